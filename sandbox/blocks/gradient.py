@@ -1,0 +1,79 @@
+"""Gradient blocks, applied in the order given: L2 decay and clipping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from sandbox.blocks.base import Flow, Gradient, Number, block, number
+
+
+@block
+class L2Decay(Gradient):
+    """g ← g + γ θ: the decay enters everything after it, so also m, y and the floor (paper, section 3.4).
+
+    rate: γ ≥ 0, in 1/(units of θ²) of the loss.
+    """
+
+    rate: Number = number(default=5e-4, range="[0, inf)")
+    text = "g = g + γ θ"
+    latex = r"g \leftarrow g + \gamma\,\theta"
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """g + γ θ."""
+        # g ← g + γ θ
+        return x.value + self.rate * x.theta, state
+
+
+@block
+class ClipValue(Gradient):
+    """g_j ← min(max(g_j, -c), c), as `torch.nn.utils.clip_grad_value_`.
+
+    max_value: c > 0, in units of the gradient.
+    """
+
+    max_value: Number = number(default=1.0, range="(0, inf)")
+    text = "g = min(max(g, -c), c)"
+    latex = r"g \leftarrow \min(\max(g, -c), c)"
+
+    def read(self, g: Tensor, **state: Tensor) -> Tensor:
+        """g clipped to [-c, c]."""
+        # g ← min(max(g, -c), c)
+        return g.clamp(min=-self.max_value).clamp(max=self.max_value)
+
+
+@block
+class ClipParameterNorm(Gradient):
+    """g ← g min(1, c / ‖g‖₂) for each tensor by its own norm (paper, appendix: 0.5 for the LSTM, 0.1 for the Transformer).
+
+    max_norm: c > 0, in units of the gradient.
+    """
+
+    max_norm: Number = number(default=0.5, range="(0, inf)")
+    text = "g = g min(1, c/‖g‖₂), each tensor"
+    latex = r"g \leftarrow g \min(1, c/\lVert g \rVert_2) \quad\text{each tensor}"
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """g scaled down to norm c, tensor by tensor."""
+        # g ← g min(1, c / ‖g‖₂)
+        norm = x.tensor.sum(x.value.square()).sqrt()
+        return x.value * x.tensor.spread((self.max_norm / norm).clamp(max=1.0)), state
+
+
+@block
+class ClipGlobalNorm(Gradient):
+    """g ← g min(1, c / ‖g‖₂) with the norm over all tensors of the optimizer, as `torch.nn.utils.clip_grad_norm_`.
+
+    The norm is that of the raw gradients, so this block must come first.  max_norm: c > 0, in units of the gradient.
+    """
+
+    max_norm: Number = number(default=1.0, range="(0, inf)")
+    needs = ("grad_norm",)
+    text = "g = g min(1, c/‖g‖₂), all tensors"
+    latex = r"g \leftarrow g \min(1, c/\lVert g \rVert_2) \quad\text{all tensors}"
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """g scaled down so that all gradients together have norm at most c."""
+        # g ← g min(1, c / ‖g‖₂)
+        return x.value * (self.max_norm / x.grad_norm).clamp(max=1.0), state

@@ -1,0 +1,38 @@
+"""Projections onto a feasible set, in the norm that D induces."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sandbox.blocks.base import Number, Projection, block, number
+
+
+@block
+class NoProjection(Projection):
+    """θ = θ."""
+
+    text = "θ = θ - η d"
+    latex = r"\theta_t = \theta_{t-1} - \eta_t d_t"
+
+
+@block
+class Box(Projection):
+    """θ ← min(max(θ, low), high): under a diagonal metric the projection onto a box is this clamp, whatever D is.
+
+    low, high: bounds of every coordinate, low ≤ high.
+    """
+
+    low: Number = number(default=-1.0, range="[-inf, inf)")
+    high: Number = number(default=1.0, range="(-inf, inf]")
+    text = "θ = clamp(θ - η d, low, high)"
+    latex = r"\theta_t = \min(\max(\theta_{t-1} - \eta_t d_t, \ell), h)"
+
+    def check(self) -> None:
+        """low ≤ high."""
+        if isinstance(self.low, float) and isinstance(self.high, float) and self.low > self.high:
+            raise ValueError(f"Box: low must not exceed high, got low={self.low} and high={self.high}")
+
+    def read(self, theta: Tensor) -> Tensor:
+        """θ clamped to the box."""
+        # θ ← min(max(θ, low), high)
+        return theta.clamp(min=self.low).clamp(max=self.high)

@@ -1,0 +1,225 @@
+"""apollo-sandbox: compare variants on real data, list and show them.  Only the standard library and tyro at import."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INTERRUPTED = 130
+BAD_USAGE = 2
+
+
+@dataclasses.dataclass
+class Compare:
+    """Compare variants on one task, with equal tuning budgets and paired seeds.
+
+    The first variant is what the others are compared with. A variant is a name (apollo-sandbox variants), a recipe in a TOML
+    file, or module:attribute. Every variant gets the same number of learning rates on a log grid around its default, chosen on
+    validation loss; then fresh seeds, the test split scored once. The same command again only adds what is missing.
+
+    Try:
+      apollo-sandbox compare apollo scale-invariant hessian-ema adamw sgd --task digits-mlp
+      apollo-sandbox compare apollo my_recipe.toml my_module:recipe --task logistic-breast-cancer --seeds 20
+      apollo-sandbox compare apollo adamw --task digits-cnn --schedule cosine --steps 1000 --rates 9
+    """
+
+    variants: Positional[tuple[str, ...]]
+    """Names, TOML files, or module:attribute."""
+    task: str = "digits-mlp"
+    """A name from apollo-sandbox tasks."""
+    seeds: int = 10
+    """Final runs a variant; fewer than 6 are exploratory."""
+    tuning_seeds: int = 2
+    """Tuning runs for each learning rate."""
+    rates: int = 7
+    """Learning rates a variant, around its default."""
+    spacing: float = 3.1623
+    """Factor between neighbouring rates."""
+    steps: int | None = None
+    """Updates a run (the task's own number)."""
+    warmup: int | None = None
+    """Updates of linear warm-up (a tenth of the steps)."""
+    schedule: str = "constant"
+    """After the warm-up: constant, cosine or inverse-sqrt."""
+    evaluations: int = 20
+    """Points of a curve."""
+    backend: str = "eager"
+    """How a step runs."""
+    out: Path | None = None
+    """Folder for results (results/TASK)."""
+    jobs: int = os.cpu_count() or 1
+    """Processes side by side."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from sandbox.comparison import compare
+
+        arguments = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("variants", "task")}
+        console = _console()
+        if not self.variants:
+            raise ValueError("compare: name at least one variant, as in: apollo-sandbox compare apollo adamw")
+        try:
+            with _progress(console) as progress:
+                result = compare(list(self.variants), self.task, progress=progress, **arguments)
+        except KeyboardInterrupt:
+            console.print("Interrupted. Finished runs are kept; the same command goes on from here.")
+            return INTERRUPTED
+        from sandbox.study import report
+
+        _table(console, report.columns(result), [report.row(result, s) for s in result.summaries])
+        for line in report.notes(result):
+            console.print(line, highlight=False)
+        names = "table.md, curves.png, rates.png, results.parquet, manifest.json"
+        console.print(f"Written to {result.folder}/: {names}", highlight=False)
+        return 0
+
+
+@dataclasses.dataclass
+class Variants:
+    """List every variant: its state, what it changes, its source."""
+
+    def main(self) -> int:
+        """Prints the table."""
+        import variants
+
+        rows = []
+        for name in variants.names():
+            recipe = variants.get(name)
+            rows.append([name, f"{recipe.lr:g}", str(recipe.words), variants.about(name).splitlines()[0]])
+        _table(_console(), ["variant", "lr", "words", "what it is"], rows)
+        return 0
+
+
+@dataclasses.dataclass
+class Show:
+    """Show a recipe's algorithm with its numbers, or its TOML.
+
+    Try:
+      apollo-sandbox show scale-invariant
+      apollo-sandbox show apollo --toml > mine.toml      (edit it, then: apollo-sandbox compare apollo mine.toml)
+    """
+
+    recipe: Positional[str]
+    """A name, a TOML file, or module:attribute."""
+    toml: bool = False
+    """Print TOML, to be edited and used wherever a name is."""
+
+    def main(self) -> int:
+        """Prints it."""
+        import variants
+        from sandbox import lookup
+
+        recipe = lookup.recipe(self.recipe)
+        if self.toml:
+            sys.stdout.write(recipe.to_toml())
+            return 0
+        if self.recipe in variants.names():
+            sys.stdout.write(variants.about(self.recipe) + "\n\n")
+        sys.stdout.write(f"{recipe}\n")
+        return 0
+
+
+@dataclasses.dataclass
+class Tasks:
+    """List every task."""
+
+    def main(self) -> int:
+        """Prints the table."""
+        from sandbox import tasks
+
+        rows = []
+        for name in tasks.names():
+            task = tasks.about(name)
+            metric = f"{task.metric} ({'higher' if task.higher_is_better else 'lower'} is better)"
+            rows.append([name, "convex" if task.convex else "nonconvex", str(task.steps), metric, task.about])
+        _table(_console(), ["task", "kind", "steps", "metric", "what it is"], rows)
+        return 0
+
+
+Command = (
+    Annotated[Compare, subcommand("compare")]
+    | Annotated[Variants, subcommand("variants")]
+    | Annotated[Show, subcommand("show")]
+    | Annotated[Tasks, subcommand("tasks")]
+)
+
+ABOUT = """Optimizers as recipes of blocks, around Apollo (arXiv 2009.13586).
+
+First steps:
+  apollo-sandbox compare apollo adamw --task digits-mlp
+  apollo-sandbox show apollo
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code: 0, 2 for bad usage, 130 when interrupted."""
+    command: Any = tyro.cli(Command, prog="apollo-sandbox", description=ABOUT, args=arguments, config=(OmitSubcommandPrefixes,))
+    try:
+        return command.main()
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        if os.environ.get("APOLLO_SANDBOX_TRACEBACK"):
+            raise
+        sys.stderr.write(f"apollo-sandbox: {error}\n")
+        return BAD_USAGE
+
+
+def run() -> None:
+    """Entry point of the installed command."""
+    sys.exit(main())
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 200)
+
+
+def _table(console: Console, head: list[str], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(*head, box=box.SIMPLE)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on a terminal, a line a tenth of the way elsewhere."""
+    if not sys.stdout.isatty():
+        yield _lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def _lines() -> Callable[[int, int, str], None]:
+    said: set[int] = set()
+
+    def say(done: int, total: int, what: str) -> None:
+        tenth = 10 * done // max(total, 1)
+        if tenth not in said:
+            said.add(tenth)
+            sys.stderr.write(f"{what}: {done} of {total} runs\n")
+
+    return say
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,53 @@
+"""Hessian-vector products for second-order blocks, through torch.autograd.grad and never backward(create_graph=True)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+HOW = (
+    "a second-order recipe needs step(closure) with a closure that computes the loss and returns it, still attached to its "
+    "graph: no backward() inside, no .item() or .detach() on the result; step() takes gradients and Hessian-vector products "
+    "from it and sets p.grad itself"
+)
+
+
+def rademacher(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """±1 with equal odds, of the shape and dtype of `like`; drawn on the generator's device (CPU by default)."""
+    device = generator.device if generator is not None else torch.device("cpu")
+    bits = torch.randint(0, 2, like.shape, generator=generator, device=device)
+    return (2 * bits - 1).to(like.device, like.dtype)
+
+
+def hutchinson(
+    loss: Tensor, params: Sequence[Tensor], generator: torch.Generator | None = None
+) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
+    """Gradients, probes z and products Hz of `loss` (0-d) at `params`; None where the loss does not depend on a parameter.
+
+    z ⊙ Hz estimates the Hessian's diagonal without bias (Hutchinson; Bekas, Kokiopoulou & Saad 2007).
+    Raises RuntimeError, saying what the closure must do, where `loss` has no graph any more.
+    """
+    if not isinstance(loss, Tensor) or loss.grad_fn is None:
+        raise RuntimeError(
+            f"the closure returned {'a loss without a graph' if isinstance(loss, Tensor) else repr(loss)}: {HOW}"
+        )
+    try:
+        with torch.enable_grad():
+            grads = torch.autograd.grad(loss, params, create_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "second time" in str(error):
+            raise RuntimeError(f"the closure has already called backward(): {HOW}") from error
+        raise
+    z = [rademacher(p, generator) for p in params]
+    # Hz = ∇(gᵀz), from the gradients that depend on the parameters at all
+    live = [i for i, g in enumerate(grads) if g is not None and g.requires_grad]
+    products: list[Tensor | None] = [None if g is None else torch.zeros_like(g) for g in grads]
+    if live:
+        Hz = torch.autograd.grad(
+            [grads[i] for i in live], [params[i] for i in live], [z[i] for i in live], materialize_grads=True
+        )
+        for i, value in zip(live, Hz, strict=True):
+            products[i] = value
+    return [None if g is None else g.detach() for g in grads], z, products

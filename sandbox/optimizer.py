@@ -1,0 +1,313 @@
+"""`Optimizer`: a recipe behind the face of `torch.optim.Optimizer`.  No mathematics here.
+
+    optimizer = sandbox.Optimizer(model.parameters(), "apollo", lr=0.01)
+
+Every number of the recipe is an entry of the parameter group under its dotted name ("rectifier.sigma", "curvature.eps"), and
+may differ between groups and be changed at any time.  Two have the names that torch's schedulers know: the moment's first
+number is "momentum", and the rate of weight decay is "weight_decay".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sandbox import backends, checkpoint, hessian, lookup, suggest
+from sandbox.backends import Batch
+from sandbox.blocks import L2Decay
+from sandbox.blocks.base import show
+from sandbox.recipe import Recipe, global_norm
+
+NonFinite = Literal["raise", "skip", "pass"]
+_OWN = ("params", "param_names", "lr", "recipe")
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Trains parameters with a recipe.
+
+    params: tensors, (name, tensor) pairs or groups, as for any torch optimizer; a group may have its own "lr", numbers and
+        "recipe".
+    recipe: a Recipe, a variant's name, a TOML file or "module:attribute".
+    lr: η, a float, a 0-d tensor or a function of t; default the recipe's own.
+    backend: how a step runs: "eager" (the reference).
+    maximize: climb instead of descend.
+    nonfinite: what to do where a gradient holds NaN or infinity: "raise" (FloatingPointError naming the parameters; nothing
+        has changed), "skip" (leave everything as it is and count it in `skipped_steps`), or "pass" (compute with it, as
+        torch.optim does, and save the check).
+    seed: of the random probes that second-order recipes draw; their state is part of `state_dict`.
+    numbers: any number of the recipe by its name in the group, as weight_decay=1e-4 or **{"rectifier.sigma": 0.1}.
+
+    State is made at construction: `opt.state[p]["moment.m"]`, `["curvature.B"]`, …, float32 where the parameter has fewer bits.
+    A tensor without a gradient keeps its state; one that joins late counts its own steps.  Under scope "global" the tensors of
+    one group that have made the same number of steps, the last one at the same rate, share their scalar.
+
+    Raises TypeError for complex, integer or sparse tensors, and ValueError for unknown or impossible numbers.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        recipe: str | Recipe,
+        lr: float | Tensor | Callable[[Any], Any] | None = None,
+        *,
+        backend: str = "eager",
+        maximize: bool = False,
+        nonfinite: NonFinite = "raise",
+        seed: int = 0,
+        **numbers: Any,
+    ) -> None:
+        if nonfinite not in ("raise", "skip", "pass"):
+            raise ValueError(suggest.unknown("value of nonfinite", str(nonfinite), ("raise", "skip", "pass")))
+        recipe = lookup.recipe(recipe)
+        _check_keys(recipe, numbers)
+        self.maximize, self.nonfinite, self.skipped_steps = bool(maximize), nonfinite, 0
+        self.backend_name, self._backend = backend, backends.get(backend)
+        self.generator = torch.Generator().manual_seed(seed)
+        self._resolved: dict[int, tuple[Any, Recipe]] = {}
+        given = {} if lr is None else {"lr": lr}
+        super().__init__(params, {"recipe": recipe, **group_numbers(recipe), **numbers, **given})
+
+    # -- groups ------------------------------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, with its state; see the class."""
+        recipe = lookup.recipe(param_group.get("recipe", self.defaults["recipe"]))
+        _check_keys(recipe, param_group)
+        names = group_numbers(recipe)
+        # a group with a recipe of its own takes its numbers from there, others from the optimizer's defaults
+        inherited = self.defaults if recipe is self.defaults["recipe"] else {}
+        filled = {name: inherited.get(name, value) for name, value in names.items()}
+        group = {**filled, **param_group, "recipe": recipe}
+        if isinstance(group["lr"], Tensor):
+            if group["lr"].numel() != 1:
+                raise ValueError(f"lr must be a number or a tensor of one entry, got shape {tuple(group['lr'].shape)}")
+            group["lr"] = group["lr"].detach().clone()  # never shared between groups: schedulers change it in place
+        super().add_param_group(group)
+        group = self.param_groups[-1]
+        for key in [key for key in group if key in self.defaults and key not in names and key != "recipe"]:
+            del group[key]
+        try:
+            self._recipe(len(self.param_groups) - 1)
+            self._rate(group, 1)
+            for i, p in enumerate(group["params"]):
+                self._check_parameter(p, f"parameter {self._name(len(self.param_groups) - 1, i)}")
+                self.state[p] = _on_host(recipe.init_tensor(p.detach()))
+        except Exception:
+            self.param_groups.pop()
+            raise
+
+    def _check_parameter(self, p: Tensor, name: str) -> None:
+        if p.is_complex():
+            raise TypeError(f"{name} is complex ({p.dtype}); train torch.view_as_real of it instead")
+        if not p.is_floating_point():
+            raise TypeError(f"{name} has dtype {p.dtype}; only floating-point parameters can be trained")
+        if p.layout != torch.strided:
+            raise TypeError(f"{name} is sparse ({p.layout}); only dense parameters can be trained")
+
+    def _name(self, group: int, i: int) -> str:
+        names = self.param_groups[group].get("param_names")
+        return repr(names[i]) if names else f"{i} of group {group}"
+
+    def _recipe(self, index: int) -> Recipe:
+        """The group's recipe with the numbers that its entries have now."""
+        group = self.param_groups[index]
+        names = group_paths(group["recipe"])
+        values = {path: group[name] for name, path in names.items()}
+        stamp = (group["recipe"], len(group), *(float(v) if isinstance(v, Tensor) else v for v in values.values()))
+        if self._resolved.get(index, (None,))[0] != stamp:
+            _check_keys(group["recipe"], {k: v for k, v in group.items() if "." in k})
+            plain = {path: float(v) if isinstance(v, Tensor) else v for path, v in values.items()}
+            self._resolved[index] = stamp, group["recipe"].with_numbers(plain)
+        return self._resolved[index][1]
+
+    def _rate(self, group: dict[str, Any], t: int) -> float:
+        lr = group["lr"]
+        lr = float(lr(t) if callable(lr) and not isinstance(lr, Tensor) else lr)
+        if not 0 <= lr < math.inf:
+            raise ValueError(f"lr must lie in [0, inf), got {show(lr)}")
+        return lr
+
+    # -- the step ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Makes one step; returns what the closure returned.
+
+        closure: computes the loss and, for first-order recipes, calls backward(), as for any torch optimizer.  For second-order
+            recipes it returns the loss and leaves backward() to the step, which sets p.grad.
+        Raises TypeError for a sparse gradient, FloatingPointError for NaN or infinity (see `nonfinite`), RuntimeError for a
+        second-order recipe without what it needs.
+        """
+        loss, products = self._evaluate(closure)
+        grads = self._gradients()
+        if self.nonfinite != "pass" and grads and not self._finite(grads):
+            return loss
+        norm = None
+        for index, group in enumerate(self.param_groups):
+            recipe = self._recipe(index)
+            if recipe.needs_norm and norm is None and grads:
+                norm = global_norm(list(grads.values()))
+            for (steps, lr_old), members in self._in_step(group, grads).items():
+                lr = self._rate(group, steps + 1)
+                self._backend.step(
+                    Batch(
+                        recipe=recipe,
+                        t=steps + 1,
+                        lr=lr,
+                        lr_old=lr_old,
+                        params=members,
+                        grads=[grads[p] for p in members],
+                        hessians=[products.get(p) for p in members],
+                        states=[self.state[p] for p in members],
+                        norm=norm,
+                    )
+                )
+                for p in members:
+                    self.state[p]["step"].add_(1)
+                    self.state[p]["lr"].fill_(lr)
+        return loss
+
+    def _evaluate(self, closure: Callable[[], Any] | None) -> tuple[Any, dict[Tensor, Tensor]]:
+        """The closure's result, and z ⊙ Hz for the groups whose recipe is of second order."""
+        second = [g for i, g in enumerate(self.param_groups) if self._recipe(i).second_order]
+        if not second:
+            if closure is None:
+                return None, {}
+            with torch.enable_grad():
+                return closure(), {}
+        if closure is None:
+            raise RuntimeError(f"recipe {second[0]['recipe'].name!r}: {hessian.HOW}")
+        with torch.enable_grad():
+            loss = closure()
+        params = [p for g in self.param_groups for p in g["params"] if p.requires_grad]
+        grads, z, Hz = hessian.hutchinson(loss, params, self.generator)
+        curvature = {p: g["recipe"].curvature for g in second for p in g["params"]}
+        products = {}
+        for p, g, probe, product in zip(params, grads, z, Hz, strict=True):
+            p.grad = g
+            if p in curvature and product is not None:
+                h = curvature[p].hessian(probe, product)
+                products[p] = -h if self.maximize else h
+        return loss.detach(), products
+
+    def _gradients(self) -> dict[Tensor, Tensor]:
+        """The gradients there are, negated under `maximize` (p.grad itself is never changed)."""
+        grads: dict[Tensor, Tensor] = {}
+        for index, group in enumerate(self.param_groups):
+            for i, p in enumerate(group["params"]):
+                if p.grad is None:
+                    continue
+                if p.grad.layout != torch.strided:
+                    raise TypeError(
+                        f"the gradient of parameter {self._name(index, i)} is sparse ({p.grad.layout}); recipes need dense "
+                        "ones: use sparse=False in the layer that makes it"
+                    )
+                grads[p] = -p.grad if self.maximize else p.grad
+        return grads
+
+    def _finite(self, grads: dict[Tensor, Tensor]) -> bool:
+        """Whether all gradients are finite; raises or counts as `nonfinite` says where not."""
+        present = [g for g in grads.values() if g.numel()]
+        sizes = torch.stack([n.float().cpu() for n in torch._foreach_norm(present, math.inf)]) if present else torch.zeros(1)
+        if bool(sizes.isfinite().all()):
+            return True
+        if self.nonfinite == "skip":
+            self.skipped_steps += 1
+            return False
+        named = [
+            self._name(index, i)
+            for index, group in enumerate(self.param_groups)
+            for i, p in enumerate(group["params"])
+            if p in grads and not bool(grads[p].isfinite().all())
+        ]
+        raise FloatingPointError(
+            f"NaN or infinity in the gradient of parameter {', '.join(named[:5])}{' and others' if len(named) > 5 else ''}; "
+            'nothing was changed (nonfinite="skip" skips and counts such steps, "pass" computes with them)'
+        )
+
+    def _in_step(self, group: dict[str, Any], grads: dict[Tensor, Tensor]) -> dict[tuple[int, float], list[Tensor]]:
+        """The group's tensors that have a gradient, by steps made and last rate."""
+        batches: dict[tuple[int, float], list[Tensor]] = {}
+        for p in group["params"]:
+            if p in grads and p.numel():
+                key = int(self.state[p]["step"]), float(self.state[p]["lr"])
+                batches.setdefault(key, []).append(p)
+        return batches
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs; only tensors, numbers and texts, so torch.load(weights_only=True) reads it."""
+        return checkpoint.pack(self, super().state_dict())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resumes from a `state_dict`, exactly.  Numbers in the groups are taken from it; what an old one lacks stays.
+
+        Raises ValueError where it belongs to another recipe (naming the slots that differ), to other shapes or groups.
+        """
+        checkpoint.unpack(self, state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("maximize", "nonfinite", "skipped_steps", "backend_name")
+        mine = {name: getattr(self, name) for name in own}
+        return {**super().__getstate__(), **mine, "generator_state": self.generator.get_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        self.generator = torch.Generator()
+        self.generator.set_state(state.pop("generator_state"))
+        super().__setstate__(state)
+        self._resolved = {}
+        self._backend = backends.get(self.backend_name)
+
+    def __repr__(self) -> str:
+        groups = [f"{g['recipe'].name} at lr {g['lr']} on {len(g['params'])} tensors" for g in self.param_groups]
+        return f"sandbox.Optimizer({'; '.join(groups)}; backend {self.backend_name})"
+
+
+def group_paths(recipe: Recipe) -> dict[str, str]:
+    """Name in a parameter group -> dotted path of the number, for every number of a recipe but lr."""
+    paths = {path: path for path in recipe.numbers() if path.partition(".")[0] != "lr"}
+    moments = [path for path in paths if path.count(".") == 1 and path.startswith("moment.")]
+    decays = ["decay.rate", *(f"gradient.{i}.rate" for i, b in enumerate(recipe.gradient) if isinstance(b, L2Decay))]
+    for alias, path in [
+        ("momentum", moments[0] if moments else ""),
+        ("weight_decay", next((d for d in decays if d in paths), "")),
+    ]:
+        if path:
+            paths = {alias if name == path else name: p for name, p in paths.items()}
+    return paths
+
+
+def group_numbers(recipe: Recipe) -> dict[str, Any]:
+    """What a parameter group of this recipe holds: "lr" and every number by its name there."""
+    values = recipe.numbers()
+    return {"lr": recipe.lr, **{name: values[path] for name, path in group_paths(recipe).items()}}
+
+
+def _check_keys(recipe: Recipe, given: dict[str, Any]) -> None:
+    names = group_paths(recipe)
+    for key in given:
+        if key in names or key in _OWN or not isinstance(key, str):
+            continue
+        if key == "weight_decay":
+            raise ValueError(
+                f"recipe {recipe.name!r} has no weight decay; give it some: recipe.replace(decay=Decoupled()), "
+                "decay=AdamWDecay() or gradient=(L2Decay(),)"
+            )
+        renamed = {path: name for name, path in names.items() if name != path}
+        if key in renamed:
+            raise ValueError(f"{key!r} is called {renamed[key]!r} in a parameter group")
+        raise ValueError(suggest.unknown("number of a parameter group", key, ["lr", *names]))
+
+
+def _on_host(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The step count and last rate are read by the host in every step, so they live there."""
+    return {name: value.cpu() if name in ("step", "lr") else value for name, value in state.items()}
+
+
+__all__ = ["Optimizer", "group_numbers", "group_paths"]

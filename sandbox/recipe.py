@@ -1,0 +1,373 @@
+"""A recipe: one block in each slot.  `init` and `update` are pure functions on any tree of tensors.
+
+    recipe = Recipe(name="mine", curvature=WeakSecant(eps=0.0), rectifier=SoftAbsolute(sigma=0.1))
+    state = recipe.init(params)
+    state, params = recipe.update(state, params, grads)
+
+The flow of one step, top to bottom: gradient blocks -> moment -> curvature -> averaging -> rectifier -> decay ->
+projection.  Known methods as recipes: `variants`.  How a step runs them: `sandbox.kernel`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from sandbox import kernel, scope, suggest
+from sandbox.blocks import (
+    EMA,
+    PARAMETER,
+    SCOPE,
+    AbsoluteFloor,
+    Averaging,
+    Block,
+    Curvature,
+    Decay,
+    Moment,
+    NoAveraging,
+    NoDecay,
+    NoProjection,
+    Number,
+    Projection,
+    Rectifier,
+    WeakSecant,
+    number,
+)
+from sandbox.blocks.base import _checked, is_number, register
+
+SLOTS = ("gradient", "moment", "curvature", "averaging", "rectifier", "decay", "projection")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """An optimizer as data; the defaults are Apollo's (paper, Algorithm 1).
+
+    lr: the default rate η, a number or a function of t.  scope: who shares a secant constraint ("parameter", "global",
+    "channel" or "coordinate").  Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that
+    do not fit together.
+    """
+
+    name: str = "custom"
+    lr: Number = number(default=0.01, range="[0, inf)")
+    gradient: tuple[Block, ...] = ()
+    moment: Moment = EMA()
+    curvature: Curvature = WeakSecant()
+    averaging: Averaging | Moment = NoAveraging()
+    rectifier: Rectifier = AbsoluteFloor()
+    decay: Decay = NoDecay()
+    projection: Projection = NoProjection()
+    scope: str = "parameter"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.gradient, Block | list):
+            many = (self.gradient,) if isinstance(self.gradient, Block) else tuple(self.gradient)
+            object.__setattr__(self, "gradient", many)
+        lr = next(f for f in dataclasses.fields(self) if f.name == "lr")
+        object.__setattr__(self, "lr", _checked("Recipe", lr, self.lr))
+        for path, block in self.blocks():
+            slot = path.split(".")[0]
+            if not isinstance(block, Block) or slot not in block.slots:
+                raise TypeError(_misfit(slot, block))
+        if self.scope not in scope.NAMES:
+            raise ValueError(suggest.unknown("scope", self.scope, scope.NAMES))
+        self._check_needs()
+
+    def _check_needs(self) -> None:
+        for path, block in self.blocks():
+            name = type(block).__name__
+            if "grad_norm" in block.needs and path != "gradient.0":
+                raise ValueError(f"{name} takes the norm of the raw gradients, so it must come first in `gradient`")
+            if {"y", "m"} & set(block.needs) and not self.moment.state:
+                raise ValueError(
+                    f"{name} in slot {path!r} compares averages of the gradient, but {type(self.moment).__name__} keeps "
+                    "none; for no momentum take moment=EMA(beta=0)"
+                )
+
+    def blocks(self) -> Iterator[tuple[str, Block]]:
+        """(path, block) of every slot in the order of a step; gradient blocks are "gradient.0", "gradient.1", …"""
+        for i, block in enumerate(self.gradient):
+            yield f"gradient.{i}", block
+        for slot in SLOTS[1:]:
+            yield slot, getattr(self, slot)
+
+    # -- composing ---------------------------------------------------------------------------------------------------
+
+    def replace(self, **changes: Any) -> Recipe:
+        """This recipe with other blocks, scope or numbers: `replace(rectifier=SoftAbsolute(sigma=0.1))`,
+        `replace(**{"rectifier.sigma": 0.1})`.
+
+        The result is named by what differs, unless `name` is given.  Raises ValueError for an unknown slot or number.
+        """
+        fields = {f.name for f in dataclasses.fields(self)}
+        numbers = {name: value for name, value in changes.items() if "." in name}
+        whole = {name: value for name, value in changes.items() if "." not in name}
+        for name in whole:
+            if name not in fields:
+                raise ValueError(suggest.unknown("slot", name, fields))
+        made = dataclasses.replace(self, **whole).with_numbers(numbers)
+        return made if "name" in changes else dataclasses.replace(made, name=self.name + difference(self, made))
+
+    def numbers(self) -> dict[str, Any]:
+        """Every number by its dotted name: {"lr": 0.01, "moment.beta": 0.9, …}; functions of t by their parameters."""
+        found = {} if _plain_function(self.lr) else _numbers("lr", self.lr)
+        for path, block in self.blocks():
+            found |= _numbers(path, block)
+        return found
+
+    def with_numbers(self, values: dict[str, Any]) -> Recipe:
+        """This recipe with some numbers replaced by dotted name; the name stays."""
+        made, known = self, self.numbers()
+        for name, value in values.items():
+            if name not in known:
+                raise ValueError(suggest.unknown("number", name, known))
+            made = _set(made, name.split("."), value)
+        return made
+
+    # -- what it keeps -----------------------------------------------------------------------------------------------
+
+    @property
+    def uses_direction(self) -> bool:
+        """Whether some block looks at the previous direction d."""
+        return any("d" in block.needs for _, block in self.blocks())
+
+    @property
+    def stores_direction(self) -> bool:
+        """Whether d must be stored, since it cannot be computed again from the rest of the state.
+
+        d = m/D comes from the state where moment, curvature, averaging and rectifier recall their outputs.  A decay inside
+        d is recalled from θ, which a projection would have changed.
+        """
+        recalled = all(getattr(self, slot).recalls for slot in ("moment", "curvature", "averaging", "rectifier"))
+        changed = self.decay.in_direction and not isinstance(self.projection, NoProjection)
+        return self.uses_direction and not (recalled and not changed)
+
+    @property
+    def second_order(self) -> bool:
+        """Whether a step needs a Hessian-vector product."""
+        return any("hessian" in block.needs for _, block in self.blocks())
+
+    def state_kinds(self) -> dict[str, str]:
+        """Name -> kind of shape of every state tensor, "step" and "lr" (both 0-d) apart."""
+        kinds = {f"{path}.{name}": kind for path, block in self.blocks() for name, kind in block.state.items()}
+        return kinds | ({"direction.d": PARAMETER} if self.stores_direction else {})
+
+    @property
+    def words(self) -> int:
+        """State words a parameter."""
+        few = SCOPE if self.scope == "coordinate" else PARAMETER
+        return sum(kind in (PARAMETER, few) for kind in self.state_kinds().values())
+
+    def structure(self) -> dict[str, str]:
+        """Slot -> its block without numbers: two recipes of equal structure differ only in numbers."""
+        slots = {slot: _structure(getattr(self, slot)) for slot in SLOTS}
+        return slots | {"scope": self.scope}
+
+    # -- pure functions ----------------------------------------------------------------------------------------------
+
+    def init(self, params: Any) -> Any:
+        """State before the first step: a tree like `params` with a dict of tensors for each tensor.
+
+        Keys: "step" (updates made, int64), "lr" (the last rate, float64) and "slot.name" for each state of a block; the
+        latter in the parameter's dtype, float32 where that has fewer bits.
+        """
+        return pytree.tree_map(self.init_tensor, params)
+
+    def init_tensor(self, p: Tensor) -> dict[str, Tensor]:
+        """State of one tensor before the first step."""
+        state = {
+            "step": torch.zeros((), dtype=torch.int64, device=p.device),
+            "lr": torch.zeros((), dtype=torch.float64, device=p.device),
+        }
+        initial = {f"{path}.{name}": block.initial(name) for path, block in self.blocks() for name in block.state}
+        for name, kind in self.state_kinds().items():
+            shape = p.shape if kind == PARAMETER else scope.shape_of(self.scope, p) if kind == SCOPE else ()
+            zeros = torch.zeros(shape, dtype=state_dtype(p.dtype), device=p.device)
+            value = initial.get(name, 0.0)
+            state[name] = zeros + value if isinstance(value, Tensor) or value else zeros
+        return state
+
+    def update(self, state: Any, params: Any, grads: Any, *, lr: Any = None, hessian: Any = None) -> tuple[Any, Any]:
+        """One step: (state, params) -> (state, params).  Pure: nothing is changed in place, no Python state.
+
+        params, grads, hessian: trees of the same form; a gradient that is None leaves its tensor and state as they are.
+        lr: η, a number, 0-d tensor or function of t; default the recipe's.
+        hessian: z ⊙ Hz for a second-order recipe (`sandbox.hessian.hutchinson`).
+        Under scope "global" all tensors must have made the same number of steps.
+        Works under torch.func.vmap, grad, and make_fx.  Raises ValueError where shapes differ or `hessian` is missing.
+        """
+        leaves, spec = pytree.tree_flatten(params)
+        states, grads = spec.flatten_up_to(state), spec.flatten_up_to(grads)
+        hessians = [None] * len(leaves) if hessian is None else spec.flatten_up_to(hessian)
+        if self.second_order and hessian is None:
+            raise ValueError(
+                f"recipe {self.name!r} needs `hessian`: z ⊙ Hz for each parameter; sandbox.hessian.hutchinson computes it, "
+                "and sandbox.Optimizer does when step(closure) gets a closure that returns the loss"
+            )
+        active = [i for i, g in enumerate(grads) if g is not None]
+        for i in active:
+            if grads[i].shape != leaves[i].shape:
+                raise ValueError(f"gradient of shape {tuple(grads[i].shape)} for a parameter of {tuple(leaves[i].shape)}")
+        norm = global_norm([grads[i] for i in active]) if self.needs_norm and active else None
+        joint = self.scope == "global" and len(active) > 1
+        for group in [active] if joint else [[i] for i in active]:
+            t = (states[group[0]]["step"] + 1).to(torch.float64)
+            dtype, device = state_dtype(leaves[group[0]].dtype), leaves[group[0]].device
+            prepared = kernel.prepare(self, t, lr, states[group[0]]["lr"], dtype, device)
+            rows = [[row[i] for i in group] for row in (states, leaves, grads, hessians)]
+            after = self.leaf_update(prepared, rows, norm)
+            for i, (new, theta) in zip(group, after, strict=True):
+                rate = prepared.lr.to(torch.float64).expand(states[i]["lr"].shape)
+                states[i] = {"step": states[i]["step"] + 1, "lr": rate, **new}
+                leaves[i] = theta
+        return pytree.tree_unflatten(states, spec), pytree.tree_unflatten(leaves, spec)
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether a step needs the norm of all gradients together."""
+        return any("grad_norm" in block.needs for block in self.gradient)
+
+    def leaf_update(
+        self,
+        prepared: kernel.Prepared,
+        rows: Sequence[Any],
+        norm: Tensor | None,
+    ) -> list[tuple[dict[str, Tensor], Tensor]]:
+        """New state (without "step" and "lr") and θ of tensors that make one step together: one, or all under "global".
+
+        rows: lists of states, parameters, gradients and Hessian diagonals (or None), an entry a tensor.
+        """
+        states, params, grads, hessians = rows
+        dtype, kinds = prepared.lr.dtype, self.state_kinds()
+        norm = None if norm is None else norm.to(dtype)
+        wide: list[list[Any]] = [[None if v is None else v.to(dtype) for v in row] for row in (params, grads, hessians)]
+        if len(params) == 1:
+            (theta,), (g,), (h,) = wide
+            state, within = {name: states[0][name] for name in kinds}, scope.of_tensor(self.scope)
+            new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, h)
+            return [(new, theta.to(params[0].dtype))]
+        layout = scope.Joined(params)
+        theta, g = layout.pack(wide[0]), layout.pack(wide[1])
+        h = None if hessians[0] is None else layout.pack(wide[2])
+        pack = {name: layout.pack if kind == PARAMETER else torch.stack for name, kind in kinds.items()}
+        state = {name: pack[name]([s[name] for s in states]) for name in kinds}
+        new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, h)
+        apart = {n: layout.unpack(v) if kinds[n] == PARAMETER else list(v.unbind()) for n, v in new.items()}
+        each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
+        return [(s, th.to(p.dtype)) for s, th, p in zip(each, layout.unpack(theta), params, strict=True)]
+
+    # -- forms -------------------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """The algorithm line by line, with its numbers."""
+        from sandbox import describe
+
+        return describe.text(self)
+
+    def _repr_markdown_(self) -> str:
+        from sandbox import describe
+
+        return describe.markdown(self)
+
+    def to_toml(self) -> str:
+        """The recipe as TOML; see `from_toml`.  Raises ValueError for a number or block that has no import path."""
+        from sandbox import toml_form
+
+        return toml_form.dumps(self)
+
+    @staticmethod
+    def from_toml(text: str) -> Recipe:
+        """The recipe that `to_toml` wrote; blocks outside the package come by their import path, "module:Name"."""
+        from sandbox import toml_form
+
+        return toml_form.loads(text)
+
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that depend on blocks and numbers, not on the name; the same in every process."""
+        from sandbox import toml_form
+
+        return toml_form.fingerprint(self)
+
+
+register(Recipe)
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of state and arithmetic for parameters of `dtype`: at least float32."""
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def global_norm(grads: list[Tensor]) -> Tensor:
+    """‖g‖₂ over all tensors, as `torch.nn.utils.clip_grad_norm_` takes it."""
+    wide = [torch.linalg.vector_norm(g.to(state_dtype(g.dtype))) for g in grads]
+    return torch.linalg.vector_norm(torch.stack([n.to(wide[0].device, wide[0].dtype) for n in wide]))
+
+
+def _misfit(slot: str, block: Any) -> str:
+    from sandbox import blocks
+
+    fitting = [name for name in blocks.__all__ if slot in getattr(getattr(blocks, name), "slots", ())]
+    fitting = [name for name in fitting if name.lower() != slot]
+    given = f"{type(block).__name__} (which goes into {' or '.join(block.slots)})" if isinstance(block, Block) else repr(block)
+    return f"slot {slot!r} does not take {given}. It takes {', '.join(sorted(fitting))}, or a block of your own"
+
+
+def _structure(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_structure, value))})"
+    if not isinstance(value, Block):
+        return repr(value)
+    fields = [f for f in dataclasses.fields(value) if not is_number(f)]  # type: ignore[arg-type]
+    inside = ", ".join(f"{f.name}={_structure(getattr(value, f.name))}" for f in fields)
+    return f"{type(value).__name__}({inside})"
+
+
+def _plain_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, Block | Tensor)
+
+
+def _numbers(path: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Block):
+        return {path: value}
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+        inner = getattr(value, field.name)
+        if isinstance(inner, Block) or (is_number(field) and not _plain_function(inner)):
+            found |= _numbers(f"{path}.{field.name}", inner)
+    return found
+
+
+def _set(owner: Any, path: list[str], value: Any) -> Any:
+    if not path:
+        return value
+    head, *rest = path
+    if isinstance(owner, tuple):
+        return tuple(_set(v, rest, value) if str(i) == head else v for i, v in enumerate(owner))
+    return dataclasses.replace(owner, **{head: _set(getattr(owner, head), rest, value)})
+
+
+def difference(base: Recipe, other: Recipe) -> str:
+    """What `other` has instead of `base`, as "[rectifier=SoftAbsolute(sigma=0.01), scope=channel]"; "" where nothing."""
+    parts = []
+    for name in ("lr", *SLOTS, "scope"):
+        old, new = getattr(base, name), getattr(other, name)
+        if old is new or str(old) == str(new):
+            continue
+        if isinstance(new, Block) and type(old) is type(new):
+            mine = {f.name: getattr(new, f.name) for f in dataclasses.fields(new)}  # type: ignore[arg-type]
+            parts += [f"{name}.{key}={_show(value)}" for key, value in mine.items() if str(value) != str(getattr(old, key))]
+        else:
+            parts.append(f"{name}={_show(new)}")
+    return f"[{', '.join(parts)}]" if parts else ""
+
+
+def _show(value: Any) -> str:
+    from sandbox.blocks.base import show
+
+    if isinstance(value, tuple):
+        return "+".join(map(str, value)) or "none"
+    return show(value)

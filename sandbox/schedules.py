@@ -1,0 +1,83 @@
+"""Rates over time.
+
+`warmup` is a `torch.optim.lr_scheduler`: linear from an initial rate, the one that Apollo's author uses.  It composes with any
+other scheduler and honours per-group rates.  `InverseSquareRoot`, `Geometric` and `InverseTime` are functions of t for any
+number of a recipe, as the theory needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, SequentialLR
+
+from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
+
+__all__ = ["Geometric", "InverseSquareRoot", "InverseTime", "Warmup", "warmup"]
+
+
+class Warmup(LRScheduler):
+    """η_k = init + (η - init) k/steps at update k = 0, 1, … < steps, then η: each group's own rate η.
+
+    steps: length of the warm-up in updates, ≥ 0.
+    init: the rate of the first update, in every group: a number, or one a group.  Default η/1000, as the author's code.
+    Raises ValueError where `init` exceeds a group's rate or is negative, or steps < 0.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        steps: int,
+        init: float | Sequence[float] | None = None,
+        last_epoch: int = -1,
+    ) -> None:
+        if steps < 0:
+            raise ValueError(f"warm-up: steps must be at least 0, got {steps}")
+        groups = optimizer.param_groups
+        targets = [float(g.get("initial_lr", g["lr"])) for g in groups]
+        given = list(init) if isinstance(init, Sequence) else [init] * len(groups)
+        if len(given) != len(groups):
+            raise ValueError(f"warm-up: {len(given)} initial rates for {len(groups)} parameter groups")
+        self.init = [target / 1000 if value is None else float(value) for target, value in zip(targets, given, strict=True)]
+        for i, (low, target) in enumerate(zip(self.init, targets, strict=True)):
+            if not 0 <= low <= target:
+                raise ValueError(f"warm-up: the initial rate must lie in [0, {target:g}], the rate of group {i}, got {low:g}")
+        self.steps = steps
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:  # type: ignore[override]
+        """The rates of the update to come."""
+        k = self.last_epoch
+        if k >= self.steps:
+            return [float(base) for base in self.base_lrs]
+        return [low + (float(base) - low) * k / self.steps for low, base in zip(self._init(), self.base_lrs, strict=True)]
+
+    def _init(self) -> list[float]:
+        """A group added later starts at a thousandth of its rate."""
+        more = self.base_lrs[len(self.init) :]
+        return self.init + [float(base) / 1000 for base in more]
+
+
+def warmup(
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    init: float | Sequence[float] | None = None,
+    then: LRScheduler | None = None,
+) -> LRScheduler:
+    """A linear warm-up, followed by the scheduler `then`, which starts counting where the warm-up ends.
+
+        scheduler = warmup(optimizer, 500, then=CosineAnnealingLR(optimizer, 10_000))
+
+    See `Warmup` for arguments and errors.
+    """
+    if then is None:
+        return Warmup(optimizer, steps, init)
+    # `then` has set rates for its own update 0; the warm-up starts from the rates that it was given
+    for group in optimizer.param_groups:
+        rate = group["initial_lr"]
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(float(rate))
+        else:
+            group["lr"] = rate
+    return SequentialLR(optimizer, [Warmup(optimizer, steps, init), then], milestones=[steps])

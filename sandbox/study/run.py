@@ -1,0 +1,147 @@
+"""One training run, from its settings alone: the same settings give the same numbers in any process."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
+
+from sandbox import probes
+from sandbox.optimizer import Optimizer
+from sandbox.recipe import Recipe
+from sandbox.schedules import warmup
+from sandbox.tasks import Task
+
+SCHEDULES: dict[str, Callable[[Optimizer, int], LRScheduler | None]] = {
+    "constant": lambda optimizer, steps: None,
+    "cosine": lambda optimizer, steps: CosineAnnealingLR(optimizer, max(steps, 1)),
+    "inverse-sqrt": lambda optimizer, steps: LambdaLR(optimizer, lambda k: 1 / math.sqrt(k + 1)),
+}
+
+# A run that ends this many times above its initial training loss has diverged, even if every number is finite.
+DIVERGED = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a run depends on.  `role` is "tuning" or "final": only final runs look at the test split, once, at their end."""
+
+    task: str
+    fingerprint: str
+    lr: float
+    seed: int
+    role: str
+    steps: int
+    warmup: int
+    schedule: str
+    evaluations: int
+    backend: str = "eager"
+
+    def key(self) -> str:
+        """Sixteen digits that name the run on disk."""
+        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any]]:
+    """Runs it; one row an evaluation: step, losses, metric, floor occupancy, and at the end the test split.
+
+    A loss or gradient that is not finite ends the run: it has diverged, its losses are infinite from then on, its metric NaN.
+    """
+    with one_thread():
+        return _train(task, recipe, settings)
+
+
+def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any]]:
+    params = {name: p.clone().requires_grad_() for name, p in task.init(settings.seed).items()}
+    optimizer = Optimizer(params.items(), recipe, lr=settings.lr, backend=settings.backend, seed=settings.seed)
+    scheduler = _scheduler(optimizer, settings)
+    batches, clock = task.batches(settings.seed), []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = task.loss(params, batch)
+        if not recipe.second_order:
+            loss.backward()
+        return loss
+
+    stops = evaluation_steps(settings)
+    rows, diverged = [_row(task, params, optimizer, 0)], False
+    for step in range(1, settings.steps + 1):
+        batch = next(batches)
+        start = time.perf_counter()
+        try:
+            diverged = not math.isfinite(float(optimizer.step(closure).detach()))
+        except FloatingPointError:
+            diverged = True
+        clock.append(time.perf_counter() - start)
+        if diverged:
+            break
+        if scheduler is not None:
+            scheduler.step()
+        if step in stops:
+            rows.append(_row(task, params, optimizer, step))
+            diverged = not math.isfinite(rows[-1]["train_loss"])
+            if diverged:
+                rows.pop()
+                break
+    diverged = diverged or not rows[-1]["train_loss"] <= DIVERGED * max(rows[0]["train_loss"], 0.0)
+    if diverged:
+        reached = {row["step"] for row in rows}
+        rows = rows[:-1] if settings.steps in reached else rows
+        rows += [_lost(step) for step in stops if step > rows[-1]["step"]]
+    end = {"test_loss": math.inf, "test_metric": math.nan} if diverged else {}
+    if settings.role == "final" and not diverged:
+        end["test_loss"], end["test_metric"] = task.evaluate(params, "test")
+    rows[-1] |= end if settings.role == "final" else {}
+    shared = {"diverged": diverged, "seconds_a_step": statistics.median(clock) if clock else math.nan}
+    return [{**row, **shared} for row in rows]
+
+
+def evaluation_steps(settings: Settings) -> list[int]:
+    """When a run is evaluated: `evaluations` times at equal distances, the last step included."""
+    count = min(settings.evaluations, settings.steps)
+    return sorted({round(settings.steps * (k + 1) / count) for k in range(count)})
+
+
+def _row(task: Task, params: Any, optimizer: Optimizer, step: int) -> dict[str, Any]:
+    (train_loss, _), (loss, metric) = task.evaluate(params, "train"), task.evaluate(params, "validation")
+    return {
+        "step": step,
+        "train_loss": train_loss if math.isfinite(train_loss) else math.inf,
+        "validation_loss": loss if math.isfinite(loss) else math.inf,
+        "validation_metric": metric,
+        "floor_occupancy": probes.floor_occupancy(optimizer),
+        "test_loss": None,
+        "test_metric": None,
+    }
+
+
+def _lost(step: int) -> dict[str, Any]:
+    """The row of an evaluation that a diverged run did not live to see."""
+    lost: dict[str, Any] = {"step": step, "train_loss": math.inf, "validation_loss": math.inf, "validation_metric": math.nan}
+    return {**lost, "floor_occupancy": None, "test_loss": None, "test_metric": None}
+
+
+def _scheduler(optimizer: Optimizer, settings: Settings) -> LRScheduler | None:
+    then = SCHEDULES[settings.schedule](optimizer, settings.steps - settings.warmup)
+    return warmup(optimizer, settings.warmup, then=then) if settings.warmup else then
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Small models are faster on one thread, and sums then do not depend on the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,72 @@
+"""Paired statistics: each seed is one pair, and what is tested is the difference to the first variant."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+# Fewer pairs than this cannot reach p < 0.05 in a two-sided sign-flip test (2/2⁵ = 0.0625): the result is exploratory.
+ENOUGH_SEEDS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A paired difference: mean, 95 % bootstrap interval and p-value (None where infinities leave no mean)."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    p: float
+    pairs: int
+
+
+def paired(values: Sequence[float], base: Sequence[float]) -> Difference:
+    """`values` - `base`, seed by seed.
+
+    The interval is the percentile bootstrap's over pairs, the p-value a two-sided sign-flip test of the mean (exact up to 13
+    pairs).  Where a pair holds an infinity (one of the two diverged) there is no mean, and the test is of signed ranks.
+    Raises ValueError for unequal lengths or NaN.
+    """
+    a, b = np.asarray(values, dtype=float), np.asarray(base, dtype=float)
+    if a.shape != b.shape or a.ndim != 1 or not len(a):
+        raise ValueError(f"paired values must be two lists of the same length, got shapes {a.shape} and {b.shape}")
+    if np.isnan(a).any() or np.isnan(b).any():
+        raise ValueError("paired values must not hold NaN; a diverged run counts as infinite")
+    with np.errstate(invalid="ignore"):
+        d = np.where(a == b, 0.0, a - b)
+    if not np.isfinite(d).all():
+        return Difference(None, None, None, sign_flip(np.sign(d) * stats.rankdata(np.abs(d))), len(d))
+    low, high = interval(d)
+    return Difference(float(d.mean()), low, high, sign_flip(d), len(d))
+
+
+def interval(d: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean."""
+    if len(d) < 2 or np.ptp(d) == 0:
+        return float(d.mean()), float(d.mean())
+    found = stats.bootstrap((d,), np.mean, confidence_level=level, method="percentile", rng=np.random.default_rng(0))
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def sign_flip(d: np.ndarray) -> float:
+    """Two-sided p-value that differences symmetric about 0 have a mean at least as far from 0."""
+    if not d.any():
+        return 1.0
+    found = stats.permutation_test(
+        (d,), np.mean, permutation_type="samples", n_resamples=9999, rng=np.random.default_rng(0), vectorized=True
+    )
+    return float(found.pvalue)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down correction."""
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    running = 0.0
+    for rank, index in enumerate(order):
+        running = max(running, min(1.0, (len(p) - rank) * p[index]))
+        adjusted[index] = running
+    return adjusted.tolist()

@@ -1,0 +1,128 @@
+"""Results on disk: one Parquet file of rows and one manifest, both replaced atomically, so that a crash loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+SCHEMA: dict[str, Any] = {
+    "run": pl.String,
+    "variant": pl.String,
+    "task": pl.String,
+    "fingerprint": pl.String,
+    "role": pl.String,
+    "lr": pl.Float64,
+    "seed": pl.Int64,
+    "steps": pl.Int64,
+    "warmup": pl.Int64,
+    "schedule": pl.String,
+    "evaluations": pl.Int64,
+    "backend": pl.String,
+    "step": pl.Int64,
+    "train_loss": pl.Float64,
+    "validation_loss": pl.Float64,
+    "validation_metric": pl.Float64,
+    "floor_occupancy": pl.Float64,
+    "test_loss": pl.Float64,
+    "test_metric": pl.Float64,
+    "diverged": pl.Boolean,
+    "seconds_a_step": pl.Float64,
+}
+
+
+class Store:
+    """The rows of all runs in a folder, by run.  Raises ValueError where the file there is not one of ours."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "results.parquet"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.frame = pl.DataFrame(schema=SCHEMA)
+        if self.path.exists():
+            try:
+                self.frame = pl.read_parquet(self.path).select(list(SCHEMA))
+            except Exception as error:
+                raise ValueError(
+                    f"{self.path} cannot be read as results ({error}); move it away or choose another folder"
+                ) from error
+
+    def __contains__(self, run: str) -> bool:
+        return run in set(self.frame["run"])
+
+    def missing(self, runs: Iterable[str]) -> set[str]:
+        """Those of `runs` that are not here."""
+        return set(runs) - set(self.frame["run"])
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Adds the rows of one run and writes everything."""
+        new = pl.DataFrame([{name: row.get(name) for name in SCHEMA} for row in rows], schema=SCHEMA)
+        self.frame = pl.concat([self.frame, new])
+        with atomically(self.path) as temporary:
+            self.frame.write_parquet(temporary)
+
+    def rows(self, runs: dict[str, str]) -> pl.DataFrame:
+        """The rows of some runs, with the variants named as `runs` (run -> name) says."""
+        names = pl.DataFrame(
+            {"run": list(runs), "variant": list(runs.values())}, schema={"run": pl.String, "variant": pl.String}
+        )
+        return self.frame.drop("variant").join(names, on="run", how="inner").select(list(SCHEMA))
+
+
+@contextlib.contextmanager
+def atomically(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place when the block ends well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_manifest(path: Path, facts: dict[str, Any]) -> None:
+    """`facts` and where and with what they were found, as JSON."""
+    with atomically(path) as temporary:
+        temporary.write_text(json.dumps({**facts, "environment": environment()}, indent=2, ensure_ascii=False) + "\n")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, git revision and machine."""
+    versions = {name: metadata.version(name) for name in ("torch", "numpy", "scipy", "scikit-learn", "polars")}
+    return {
+        "python": platform.python_version(),
+        "versions": versions,
+        "git_revision": _revision(),
+        "machine": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
+        "command": sys.argv,
+    }
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _revision() -> str | None:
+    """The revision of this package's repository, with "+changes" where files differ from it."""
+    home = Path(__file__).parent
+    try:
+        head, status = (
+            subprocess.run(["git", *args], cwd=home, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+            for args in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+changes" if status else "")

@@ -1,0 +1,44 @@
+"""Tasks: convex problems and small networks on real data, and two classical test functions.
+
+task = tasks.get("digits-mlp")
+params, batches = task.init(seed=0), task.batches(seed=0)
+loss = task.loss(params, next(batches))
+task.evaluate(params, "validation")        # (loss, metric)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sandbox import suggest
+from sandbox.tasks.base import DataTask, Params, Task
+from sandbox.tasks.convex import LogisticBreastCancer, Quadratic, RidgeDiabetes, SoftmaxDigits
+from sandbox.tasks.nonconvex import DigitsCNN, DigitsMLP, Rosenbrock
+
+__all__ = ["DataTask", "Params", "Task", "about", "get", "names"]
+
+_TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (LogisticBreastCancer, SoftmaxDigits, RidgeDiabetes, Quadratic, DigitsMLP, DigitsCNN, Rosenbrock)
+}
+
+
+def names() -> list[str]:
+    """Every task's name."""
+    return list(_TASKS)
+
+
+def get(name: str | Task, **options: Any) -> Task:
+    """The task called `name`; `options` are its constructor's (dtype, noise, …).  Raises ValueError for an unknown name."""
+    if isinstance(name, Task):
+        return name
+    if name not in _TASKS:
+        raise ValueError(suggest.unknown("task", name, _TASKS))
+    return _TASKS[name](**options)
+
+
+def about(name: str) -> type[Task]:
+    """The class of a task, for its facts without its data."""
+    if name not in _TASKS:
+        raise ValueError(suggest.unknown("task", name, _TASKS))
+    return _TASKS[name]

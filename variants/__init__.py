@@ -1,0 +1,44 @@
+"""Named recipes: Apollo, its ablations, and the peers it is compared with.
+
+    variants.names()            every name
+    variants.get("apollo")      its recipe
+    variants.about("apollo")    equation and source
+
+Each variant is a function that returns its Recipe and whose docstring gives equation and source; it is listed under its
+function's name with dashes.  No mathematics here: only which block sits in which slot.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from sandbox import suggest
+from sandbox.recipe import Recipe
+from variants import ablations, apollo, peers
+
+__all__ = ["about", "get", "names"]
+
+_MAKERS = {
+    name.replace("_", "-"): maker
+    for module in (apollo, ablations, peers)
+    for name, maker in vars(module).items()
+    if inspect.isfunction(maker) and maker.__module__ == module.__name__
+}
+
+
+def names() -> list[str]:
+    """Every variant's name: Apollo's own forms, then the ablations, then the peers."""
+    return list(_MAKERS)
+
+
+def get(name: str) -> Recipe:
+    """The recipe called `name`.  Raises ValueError, with the nearest name, for one that does not exist."""
+    if name not in _MAKERS:
+        raise ValueError(suggest.unknown("variant", name, _MAKERS))
+    return _MAKERS[name]().replace(name=name)
+
+
+def about(name: str) -> str:
+    """Equation and source of the variant called `name`."""
+    get(name)
+    return inspect.getdoc(_MAKERS[name]) or ""
