@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from sandbox import lookup, suggest, tasks
+from sandbox import backends, lookup, suggest, tasks
 from sandbox.recipe import Recipe
 from sandbox.study import run, statistics
 from sandbox.study.store import Store, write_manifest
@@ -170,7 +170,6 @@ def compare(
     chosen = {r.name: _chosen(store, plan, r, tuning[r.name]) for r in plan.recipes}
     final = {r.name: plan.final(r, chosen[r.name][0]) for r in plan.recipes}
     execute([(r, s) for r in plan.recipes for s in final[r.name]], "training with fresh seeds")
-    named = {}
     frames = []
     for recipe in plan.recipes:
         named = {s.key(): recipe.name for s in [*tuning[recipe.name], *final[recipe.name]]}
@@ -217,6 +216,7 @@ def _plan(
         raise ValueError(f"warmup must lie in [0, {steps}], the number of steps, got {warmup}")
     if not (spacing > 1 and math.isfinite(spacing)):
         raise ValueError(f"spacing must be a finite number above 1, got {spacing}")
+    backends.get(backend)
     if schedule not in run.SCHEDULES:
         raise ValueError(suggest.unknown("schedule", schedule, run.SCHEDULES))
     return Plan(found, made, seeds, tuning_seeds, rates, spacing, steps, warmup, schedule, evaluations, backend)

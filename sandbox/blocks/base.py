@@ -166,6 +166,13 @@ def _concrete(value: Tensor) -> bool:
     return type(value) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
+def known(value: Any) -> list[float]:
+    """The values that a number is known to have: none for a function of t, a tracer, or a tensor without data."""
+    if isinstance(value, Tensor):
+        return value.detach().reshape(-1).tolist() if _concrete(value) and not value.is_meta else []
+    return [value] if isinstance(value, float) else []
+
+
 def _checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
     """`value` as a float, tensor or function of t, within the field's interval."""
     interval = field.metadata.get("range", Interval("[-inf, inf]"))
@@ -173,10 +180,9 @@ def _checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
     if isinstance(value, Tensor):
         if not value.is_floating_point():
             raise TypeError(f"{owner}: {field.name} must be a floating-point tensor, got {value.dtype}")
-        if _concrete(value) and not value.is_meta:
-            for entry in value.detach().reshape(-1).tolist():
-                if entry not in interval:
-                    raise ValueError(wrong + show(entry))
+        for entry in known(value):
+            if entry not in interval:
+                raise ValueError(wrong + show(entry))
         return value
     if callable(value):
         return value

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks.base import PARAMETER, Flow, Moment, Number, block, number, where
+from sandbox.blocks.base import PARAMETER, Flow, Moment, Number, block, known, number, where
 
 
 @block
@@ -112,7 +112,7 @@ class HeavyBall(Moment):
 
     def check(self) -> None:
         """Nesterov needs dampening 0, as in torch.optim."""
-        if self.nesterov and not (isinstance(self.dampening, float) and self.dampening == 0.0):
+        if self.nesterov and any(known(self.dampening)):
             raise ValueError("HeavyBall: nesterov=True needs dampening=0")
 
     def weight(self, t: Any) -> Any:

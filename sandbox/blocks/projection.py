@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sandbox.blocks.base import Number, Projection, block, number
+from sandbox.blocks.base import Number, Projection, block, known, number
 
 
 @block
@@ -29,8 +29,9 @@ class Box(Projection):
 
     def check(self) -> None:
         """low ≤ high."""
-        if isinstance(self.low, float) and isinstance(self.high, float) and self.low > self.high:
-            raise ValueError(f"Box: low must not exceed high, got low={self.low} and high={self.high}")
+        low, high = known(self.low), known(self.high)
+        if low and high and max(low) > min(high):
+            raise ValueError(f"Box: low must not exceed high, got low={max(low):g} and high={min(high):g}")
 
     def read(self, theta: Tensor) -> Tensor:
         """θ clamped to the box."""

@@ -46,14 +46,17 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "results.parquet"
         folder.mkdir(parents=True, exist_ok=True)
-        self.frame = pl.DataFrame(schema=SCHEMA)
-        if self.path.exists():
-            try:
-                self.frame = pl.read_parquet(self.path).select(list(SCHEMA))
-            except Exception as error:
-                raise ValueError(
-                    f"{self.path} cannot be read as results ({error}); move it away or choose another folder"
-                ) from error
+        self.frame = self._read()
+
+    def _read(self) -> pl.DataFrame:
+        if not self.path.exists():
+            return pl.DataFrame(schema=SCHEMA)
+        try:
+            return pl.read_parquet(self.path).select(list(SCHEMA))
+        except Exception as error:
+            raise ValueError(
+                f"{self.path} cannot be read as results ({error}); move it away or choose another folder"
+            ) from error
 
     def __contains__(self, run: str) -> bool:
         return run in set(self.frame["run"])
@@ -63,11 +66,14 @@ class Store:
         return set(runs) - set(self.frame["run"])
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Adds the rows of one run and writes everything."""
+        """Adds the rows of one run to what is on disk now, so that two comparisons may share a folder."""
         new = pl.DataFrame([{name: row.get(name) for name in SCHEMA} for row in rows], schema=SCHEMA)
-        self.frame = pl.concat([self.frame, new])
-        with atomically(self.path) as temporary:
-            self.frame.write_parquet(temporary)
+        with locked(self.folder):
+            present = self._read()
+            new = new.filter(~pl.col("run").is_in(present["run"].unique().to_list()))
+            self.frame = pl.concat([present, new])
+            with atomically(self.path) as temporary:
+                self.frame.write_parquet(temporary)
 
     def rows(self, runs: dict[str, str]) -> pl.DataFrame:
         """The rows of some runs, with the variants named as `runs` (run -> name) says."""
@@ -75,6 +81,19 @@ class Store:
             {"run": list(runs), "variant": list(runs.values())}, schema={"run": pl.String, "variant": pl.String}
         )
         return self.frame.drop("variant").join(names, on="run", how="inner").select(list(SCHEMA))
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One writer at a time in a folder (where the system has POSIX locks)."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(folder / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager

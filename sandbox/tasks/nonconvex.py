@@ -21,7 +21,8 @@ class _Digits(DataTask):
 
         data = load_digits()
         super().__init__(data.data, data.target, stratify=True, dtype=dtype)
-        self.module = self.build().to("meta", dtype)
+        with torch.device("meta"):  # the form without numbers; draws nothing from torch's generator
+            self.module = self.build().to(dtype)
 
     def build(self) -> nn.Module:
         """The network, initialised by torch's global generator."""

@@ -1,0 +1,40 @@
+"""Blocks as a user writes them, outside the package."""
+
+from __future__ import annotations
+
+from sandbox.blocks import PARAMETER, Curvature, Number, Rectifier, block, number
+
+
+@block
+class Halfway(Rectifier):
+    """D = |B| + σ: between the floor and the soft absolute value."""
+
+    sigma: Number = number(default=0.01, range="(0, inf)")
+
+    def read(self, B):
+        # D = |B| + σ
+        return B.abs() + self.sigma
+
+
+@block
+class MeanAbsolute(Curvature):
+    """B ← β B + (1-β)|g|."""
+
+    beta: float = 0.99
+    state = {"B": PARAMETER}
+
+    def update(self, x, *, B):
+        # B ← β B + (1-β)|g|
+        return {"B": self.beta * B + (1 - self.beta) * x.g.abs()}
+
+
+def decaying(t):
+    """A number as a plain function of t."""
+    return 0.9 / t
+
+
+def recipe():
+    """A recipe for the command line: tests.outside_blocks:recipe."""
+    from sandbox.recipe import Recipe
+
+    return Recipe(name="outside", rectifier=Halfway(sigma=0.02))

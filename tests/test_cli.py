@@ -1,0 +1,87 @@
+"""The command line as a user sees it."""
+
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+import variants
+from sandbox import cli, tasks
+from sandbox.recipe import Recipe
+
+
+def run(*arguments, **options):
+    return subprocess.run([sys.executable, "-m", "sandbox", *arguments], capture_output=True, text=True, timeout=300, **options)
+
+
+@pytest.mark.parametrize("command", [[], ["compare"], ["variants"], ["show"], ["tasks"]])
+def test_help_teaches_without_loading_torch(command):
+    code = f"import sys; sys.argv = ['apollo-sandbox', *{command!r}, '--help']\nfrom sandbox import cli\ntry: cli.main()\n"
+    code += "except SystemExit: pass\nassert not {'torch', 'numpy', 'polars'} & set(sys.modules), 'heavy'"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "usage: apollo-sandbox" in found.stdout
+    if command in ([], ["compare"], ["show"]):
+        assert "apollo-sandbox compare apollo" in found.stdout
+
+
+def test_lists(capsys):
+    assert cli.main(["variants"]) == 0
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^\s*{name} ", out, re.MULTILINE) for name in variants.names())
+    assert cli.main(["tasks"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in tasks.names())
+
+
+def test_show(capsys):
+    assert cli.main(["show", "monotone"]) == 0
+    out = capsys.readouterr().out
+    assert "the repair of Theorem 2" in out
+    assert "Λ = 4" in out
+    assert cli.main(["show", "apollow", "--toml"]) == 0
+    assert Recipe.from_toml(capsys.readouterr().out) == variants.get("apollow")
+    assert cli.main(["show", "tests.outside_blocks:recipe"]) == 0
+    assert "D = |B| + σ" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["show", "apolo"], "did you mean 'apollo'?"),
+        (["show", "missing.toml"], "no recipe file 'missing.toml'"),
+        (["show", "tests.outside_blocks:nothing"], "cannot import 'tests.outside_blocks:nothing'"),
+        (["show", "tests.outside_blocks:__name__"], "is a str, not a Recipe"),
+        (["compare"], "name at least one variant"),
+        (["compare", "apollo", "--task", "digits"], "unknown task 'digits'"),
+        (["compare", "apollo", "--seeds", "1"], "seeds must be at least 2, got 1"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(arguments, says, capsys):
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_compare_from_a_shell(tmp_path):
+    (tmp_path / "mine.toml").write_text(variants.get("apollo").replace(**{"rectifier.sigma": 0.1}, name="mine").to_toml())
+    small = ["--seeds", "2", "--tuning-seeds", "1", "--rates", "3", "--steps", "20", "--task", "logistic-breast-cancer"]
+    found = run(
+        "compare", "apollo", str(tmp_path / "mine.toml"), "tests.outside_blocks:recipe", *small, "--out", str(tmp_path / "r")
+    )
+    assert found.returncode == 0, found.stderr
+    for said in ("apollo", "mine", "outside", "Exploratory: 2 seeds", "Written to"):
+        assert said in found.stdout
+    assert "runs" in found.stderr
+    started = time.monotonic()
+    again = run(
+        "compare", "apollo", str(tmp_path / "mine.toml"), "tests.outside_blocks:recipe", *small, "--out", str(tmp_path / "r")
+    )
+    assert again.returncode == 0
+    assert again.stdout == found.stdout
+    assert "15 of 15 runs" in again.stderr
+    assert time.monotonic() - started < 60
+    bad = run("compare", "apollo", "--sedes", "3")
+    assert bad.returncode == 2

@@ -1,0 +1,235 @@
+"""The main job: fair, resumable, robust to divergence; also with blocks from outside the package."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import sandbox
+import variants
+from sandbox import tasks
+from sandbox.comparison import compare
+from sandbox.recipe import Recipe
+from sandbox.study import run
+from sandbox.study.store import Store
+from tests.outside_blocks import Halfway, MeanAbsolute
+
+SMALL = dict(seeds=2, tuning_seeds=1, rates=3, steps=20, evaluations=4)
+
+
+def test_compare_is_what_it_says(tmp_path):
+    """Every number of the summary is recomputed by hand from separate runs."""
+    result = compare(["adamw", "sgd"], "logistic-breast-cancer", seeds=3, tuning_seeds=2, rates=3, steps=30, out=tmp_path)
+    task = tasks.get("logistic-breast-cancer")
+    ends = {}
+    for summary in result.summaries:
+        recipe = variants.get(summary.name)
+        grid = result.plan.grid(recipe)
+        assert grid == pytest.approx([recipe.lr * 10**e for e in (-0.5, 0, 0.5)], rel=1e-5)
+
+        def by_hand(lr, seed, recipe=recipe):
+            params = {k: v.clone().requires_grad_() for k, v in task.init(seed).items()}
+            optimizer = sandbox.Optimizer(params.items(), recipe, lr=lr)
+            schedule, batches = sandbox.schedules.warmup(optimizer, 3), task.batches(seed)
+            for _ in range(30):
+                optimizer.zero_grad()
+                task.loss(params, next(batches)).backward()
+                optimizer.step()
+                schedule.step()
+            return [task.evaluate(params, split) for split in ("train", "validation", "test")]
+
+        with run.one_thread():
+            validation = {lr: np.mean([by_hand(lr, seed)[1][0] for seed in (10_000, 10_001)]) for lr in grid}
+            finals = [by_hand(summary.lr, seed) for seed in range(3)]
+        assert summary.lr == min(validation, key=validation.get)
+        assert summary.on_edge == (summary.lr in (grid[0], grid[-1]))
+        assert summary.train_loss == pytest.approx(np.mean([f[0][0] for f in finals]), rel=1e-6)
+        assert summary.test_metric == pytest.approx(np.mean([f[2][1] for f in finals]), rel=1e-6)
+        ends[summary.name] = finals
+    difference = np.mean([b[0][0] - a[0][0] for a, b in zip(ends["adamw"], ends["sgd"], strict=True)])
+    assert result.summaries[1].train_difference.mean == pytest.approx(difference, rel=1e-5)
+    assert result.summaries[0].train_difference is None
+    # the test split was looked at once a final run, at its end, and never in tuning
+    scored = result.runs.filter(pl.col("test_metric").is_not_null())
+    assert set(scored["role"]) == {"final"}
+    assert set(scored["step"]) == {30}
+    assert len(scored) == 6
+
+
+def test_files_and_resuming(tmp_path, monkeypatch):
+    done = []
+    original = run.train
+    monkeypatch.setattr(run, "train", lambda *a: done.append(a[2]) or original(*a))
+    first = compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
+    assert len(done) == 2 * (3 + 2)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert Recipe.from_toml(manifest["recipes"]["apollo"]) == variants.get("apollo")
+    assert manifest["seeds"] == {"final": [0, 1], "tuning": [10_000]}
+    assert manifest["chosen_rates"]["sgd"] == first.summaries[1].lr
+    assert {"torch", "numpy"} <= set(manifest["environment"]["versions"])
+    assert manifest["environment"]["machine"]["processor"]
+    for name in ("curves.png", "rates.png"):
+        assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
+    assert "| apollo |" in (tmp_path / "table.md").read_text()
+    again = compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
+    assert len(done) == 10
+    assert str(again) == str(first)
+    compare(["apollo", "sgd", "adam"], "quadratic", out=tmp_path, **{**SMALL, "seeds": 3})
+    assert len(done) == 10 + 5 + 3  # adam is new, the others get one seed more
+    assert not list(tmp_path.glob(".*tmp"))
+    frame = pl.read_parquet(tmp_path / "results.parquet")
+    assert frame.group_by("run").agg(pl.len())["len"].unique().to_list() == [5]
+
+
+def test_an_interrupted_run_loses_only_itself(tmp_path, monkeypatch):
+    original, done = run.train, []
+
+    def interrupted(*arguments):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(run, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
+    assert pl.read_parquet(tmp_path / "results.parquet")["run"].n_unique() == 3
+    monkeypatch.setattr(run, "train", lambda *a: done.append(a) or original(*a))
+    compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
+    assert len(done) == 10
+
+
+def test_divergence_is_an_outcome(tmp_path):
+    """A rate grid far above what is stable: infinite losses, counted, in the table and the pictures, no crash."""
+    wild = variants.get("sgd").replace(lr=1e4, name="wild")
+    huge = variants.get("sgd").replace(lr=1e30, name="huge")
+    result = compare(["sgd", wild, huge], "digits-mlp", out=tmp_path, **SMALL)
+    calm, *others = result.summaries
+    assert calm.diverged == 0
+    for summary in others:
+        assert summary.diverged == 2
+        assert summary.train_loss == math.inf
+        assert summary.test_metric == -math.inf
+        assert summary.train_difference.mean is None
+    assert "some infinite" in str(result)
+    assert "2 of 2" in str(result)
+    lost = result.runs.filter((pl.col("variant") == "huge") & (pl.col("step") > 0) & (pl.col("role") == "final"))
+    assert set(lost["train_loss"]) == {math.inf}
+    assert len(lost) == 2 * 4
+    assert (tmp_path / "curves.png").exists()
+
+
+def test_a_block_from_outside_goes_everywhere(tmp_path):
+    """Ten lines outside the package: through Optimizer, TOML, text and compare."""
+    recipe = variants.get("apollo").replace(rectifier=Halfway(sigma=0.02), name="outside")
+    assert "D = |B| + σ" in str(recipe)
+    other = recipe.replace(curvature=MeanAbsolute(), name="outside-curvature")
+    file = tmp_path / "outside.toml"
+    file.write_text(recipe.to_toml())
+    model = torch.nn.Linear(3, 2)
+    optimizer = sandbox.Optimizer(model.parameters(), str(file), lr=0.1)
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    m = optimizer.state[model.weight]["moment.m"]
+    assert torch.equal(m, torch.ones(2, 3))
+    result = compare([str(file), other], "quadratic", out=tmp_path / "results", **SMALL)
+    assert [s.name for s in result.summaries] == ["outside", "outside-curvature"]
+    assert all(math.isfinite(s.train_loss) for s in result.summaries)
+
+
+def test_two_processes_give_the_same_numbers(tmp_path):
+    one = compare(["apollo", "sgd"], "digits-mlp", out=tmp_path / "one", **SMALL)
+    two = compare(["apollo", "sgd"], "digits-mlp", out=tmp_path / "two", jobs=2, **SMALL)
+    for a, b in zip(one.summaries, two.summaries, strict=True):
+        assert (a.lr, a.train_loss, a.test_metric, a.floor_occupancy) == (b.lr, b.train_loss, b.test_metric, b.floor_occupancy)
+
+
+def test_few_seeds_are_exploratory_and_edges_are_flagged(tmp_path):
+    slow = variants.get("adamw").replace(lr=1e-6, name="slow")
+    result = compare(["adamw", slow], "logistic-breast-cancer", out=tmp_path, **SMALL)
+    assert result.exploratory
+    assert "Exploratory: 2 seeds are too few" in str(result)
+    assert result.summaries[1].on_edge
+    assert "lies on the edge of its grid" in str(result)
+    assert "(edge)" in result._repr_markdown_()
+
+
+def test_floor_occupancy_is_the_share_of_small_curvatures():
+    params = [torch.zeros(4, requires_grad=True)]
+    optimizer = sandbox.Optimizer(params, "apollo")
+    assert sandbox.probes.floor_occupancy(optimizer) is None  # no step yet
+    params[0].grad = torch.ones(4)
+    optimizer.step()
+    optimizer.state[params[0]]["curvature.B"].copy_(torch.tensor([0.0, 0.5, -0.5, 0.005]))
+    assert sandbox.probes.floor_occupancy(optimizer) == 0.5
+    plain = sandbox.Optimizer([torch.zeros(2, requires_grad=True)], "adam")
+    assert sandbox.probes.floor_occupancy(plain) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"recipes": []}, "at least one recipe"),
+        ({"recipes": ["apolo"]}, "did you mean 'apollo'"),
+        ({"recipes": ["apollo", "apollo"]}, "two recipes are called 'apollo'"),
+        ({"task": "digits"}, "unknown task 'digits'; did you mean 'digits-"),
+        ({"seeds": 1}, "seeds must be at least 2, got 1"),
+        ({"rates": 0}, "rates must be at least 1, got 0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"warmup": 21}, "warmup must lie in [0, 20]"),
+        ({"spacing": 1.0}, "spacing must be a finite number above 1"),
+        ({"schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"backend": "eagr"}, "did you mean 'eager'"),
+    ],
+)
+def test_bad_arguments(change, says, tmp_path):
+    arguments = {"recipes": ["apollo"], "task": "quadratic", **SMALL, "out": tmp_path, **change}
+    with pytest.raises(ValueError) as caught:
+        compare(**arguments)
+    assert says in str(caught.value)
+
+
+def test_a_foreign_file_is_not_overwritten(tmp_path):
+    (tmp_path / "results.parquet").write_text("something else")
+    with pytest.raises(ValueError, match="cannot be read as results"):
+        compare(["sgd"], "quadratic", out=tmp_path, **SMALL)
+    assert (tmp_path / "results.parquet").read_text() == "something else"
+
+
+def test_ctrl_c_in_a_terminal(tmp_path):
+    """SIGINT to the command and its workers: exit code 130, finished runs kept."""
+    command = [sys.executable, "-m", "sandbox", "compare", "apollo", "sgd", "--task", "digits-mlp", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [*command, "--steps", "300", "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    path = tmp_path / "results.parquet"
+    deadline = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Interrupted" in out
+    assert "Traceback" not in err
+    assert pl.read_parquet(path)["run"].n_unique() >= 1
+
+
+def test_two_comparisons_share_a_folder(tmp_path):
+    """Each store writes what both have found."""
+    one, two = Store(tmp_path), Store(tmp_path)
+    one.add([{"run": "a", "step": 1}])
+    two.add([{"run": "b", "step": 1}])
+    one.add([{"run": "b", "step": 2}])  # done by the other already: not written twice
+    assert Store(tmp_path).frame["run"].to_list() == ["a", "b"]

@@ -1,0 +1,61 @@
+"""The statistics of a comparison, against enumeration and simulation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandbox.study.statistics import holm, paired, sign_flip
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(-10, 10).filter(lambda v: abs(v) > 1e-3), min_size=2, max_size=8))
+def test_sign_flip_is_the_exact_enumeration(d):
+    d = np.array(d)
+    means = [np.mean(d * signs) for signs in itertools.product((-1, 1), repeat=len(d))]
+    expected = np.mean([abs(m) >= abs(d.mean()) * (1 - 1e-9) for m in means])
+    assert sign_flip(d) == pytest.approx(expected)
+
+
+def test_paired_difference():
+    found = paired([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [0.5, 1.4, 2.6, 3.5, 4.4, 5.6])
+    assert found.mean == pytest.approx(0.5)
+    assert found.low < 0.5 < found.high
+    assert found.p == pytest.approx(2 / 64)
+    same = paired([1.0, 2.0], [1.0, 2.0])
+    assert (same.mean, same.low, same.high, same.p) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_divergence_counts_as_infinite():
+    """Ranks take the place of sizes; two that both diverged are equal."""
+    found = paired([math.inf] * 6, [1.0] * 6)
+    assert found.mean is None
+    assert found.p == pytest.approx(2 / 64)
+    assert paired([math.inf] * 3, [math.inf] * 3).mean == 0.0
+    mixed = paired([math.inf, 1.0, 2.0], [math.inf, 2.0, math.inf])
+    assert mixed.mean is None
+    with pytest.raises(ValueError, match="must not hold NaN"):
+        paired([math.nan], [1.0])
+    with pytest.raises(ValueError, match="same length"):
+        paired([1.0], [1.0, 2.0])
+
+
+def test_interval_covers_as_it_says():
+    """95 % percentile intervals of 20 normal pairs cover the truth in 92.7 % of cases (the percentile's known shortfall);
+    300 repetitions: ± 4.5 %, three standard errors."""
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(300):
+        found = paired(rng.normal(0.3, 1.0, 20), np.zeros(20))
+        hits += found.low <= 0.3 <= found.high
+    assert 0.88 <= hits / 300 <= 0.98
+
+
+def test_holm():
+    """The textbook example: 0.01, 0.04, 0.03, 0.005 become 0.03, 0.06, 0.06, 0.02 (Holm 1979)."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []
+    assert holm([0.7, 0.8]) == [1.0, 1.0]
