@@ -77,7 +77,8 @@ class Compare:
             return INTERRUPTED
         from sandbox.study import report
 
-        _table(console, report.columns(result), [report.row(result, s) for s in result.summaries])
+        for head, rows in report.tables(result):
+            _table(console, head, rows)
         for line in report.notes(result):
             console.print(line, highlight=False)
         names = "table.md, curves.png, rates.png, results.parquet, manifest.json"
@@ -182,7 +183,7 @@ def run() -> None:
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 200)
+    return Console(width=None if sys.stdout.isatty() else 160)
 
 
 def _table(console: Console, head: list[str], rows: list[list[str]]) -> None:

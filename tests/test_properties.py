@@ -169,7 +169,7 @@ def test_weak_secant_equation(scope, seed):
 
     def watch(before, after, grads):
         nonlocal checked
-        (state, theta), (new, _) = before, after
+        (state, _), (new, _) = before, after
         sums, sizes = [], []
         for s, n in zip(state, new, strict=True):
             d = s["moment.m"] / s["curvature.B"].abs().clamp(min=0.01)

@@ -20,46 +20,44 @@ STYLES = ("-", "--", "-.", ":")
 MARKERS = "os^Dv<>P"
 
 
-def _difference(d: Difference | None, p: float | None, digits: str) -> str:
-    if d is None or p is None:
-        return "—"
-    size = f"{d.mean:+{digits}} [{d.low:+{digits}}, {d.high:+{digits}}]" if d.mean is not None else "some infinite"
-    return f"{size} p {'<' if p < 0.001 else '='} {max(p, 0.001):.3f}"
+Table = tuple[list[str], list[list[str]]]  # heads, rows
 
 
-def columns(result: Comparison) -> list[str]:
-    """The table's heads."""
-    task = result.plan.task
-    return [
-        "variant",
-        "lr",
-        "final train loss",
-        "best train loss",
-        f"test {task.metric}",
-        "Δ train loss [95 %]",
-        f"Δ test {task.metric} [95 %]",
-        "diverged",
-        "ms a step",
-        "words",
-        "on floor",
+def tables(result: Comparison) -> list[Table]:
+    """The results, and the paired differences to the first variant (none where there is only one)."""
+    task, seeds = result.plan.task, result.plan.seeds
+    head = ["variant", "lr", "final loss", "best loss", f"test {task.metric}", "diverged", "ms/step", "words", "on floor"]
+    rows = [_result(s, seeds) for s in result.summaries]
+    first, *others = result.summaries
+    if not others:
+        return [(head, rows)]
+    against = [f"minus {first.name}", "final loss [95 %]", "p", f"test {task.metric} [95 %]", "p"]
+    differences = [
+        [s.name, *_difference(s.train_difference, s.train_p, ".2g"), *_difference(s.test_difference, s.test_p, ".4f")]
+        for s in others
     ]
+    return [(head, rows), (against, differences)]
 
 
-def row(result: Comparison, s: Summary) -> list[str]:
-    """One variant's line."""
+def _result(s: Summary, seeds: int) -> list[str]:
     return [
         s.name,
         f"{s.lr:.3g}{' (edge)' if s.on_edge else ''}",
         f"{s.train_loss:.4g}",
         f"{s.best_loss:.4g}",
         f"{s.test_metric:.4f}",
-        _difference(s.train_difference, s.train_p, ".2g"),
-        _difference(s.test_difference, s.test_p, ".4f"),
-        f"{s.diverged} of {result.plan.seeds}",
+        f"{s.diverged} of {seeds}",
         f"{1000 * s.seconds_a_step:.2f}",
         str(s.words),
-        "—" if s.floor_occupancy is None else f"{100 * s.floor_occupancy:.0f} %",
+        "—" if s.floor_occupancy is None else f"{100 * s.floor_occupancy:.1f} %",
     ]
+
+
+def _difference(d: Difference | None, p: float | None, digits: str) -> list[str]:
+    if d is None or p is None:
+        return ["—", "—"]
+    size = "some infinite" if d.mean is None else f"{d.mean:+{digits}} [{d.low:+{digits}}, {d.high:+{digits}}]"
+    return [size, "< 0.001" if p < 0.001 else f"{p:.3f}"]
 
 
 def notes(result: Comparison) -> list[str]:
@@ -70,8 +68,8 @@ def notes(result: Comparison) -> list[str]:
     said = [
         f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {plan.schedule}), {plan.seeds} paired seeds; "
         f"{plan.rates} rates × {plan.tuning_seeds} tuning seeds a variant, chosen on validation loss.",
-        f"Δ: mean paired difference to {first} with its 95 % bootstrap interval; p: sign-flip test, Holm-corrected.  "
-        f"A lower loss and a {better} {plan.task.metric} are better.",
+        f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % bootstrap interval; p: "
+        f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",
     ]
     if result.exploratory:
         said.append(f"Exploratory: {plan.seeds} seeds are too few for a conclusion (6 or more).")
@@ -88,19 +86,23 @@ def notes(result: Comparison) -> list[str]:
 
 
 def text(result: Comparison) -> str:
-    """Plain table with its notes."""
-    table = [columns(result), *[row(result, s) for s in result.summaries]]
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
-    return "\n".join([*lines, "", *notes(result)])
+    """Plain tables with their notes."""
+    lines: list[str] = []
+    for head, rows in tables(result):
+        widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
+        lines += ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in [head, *rows]]
+        lines.append("")
+    return "\n".join([*lines, *notes(result)])
 
 
 def markdown(result: Comparison) -> str:
-    """Markdown table with its notes."""
-    head = columns(result)
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row(result, s)) + " |" for s in result.summaries]
-    return "\n".join([*lines, "", *[f"{n}\n" for n in notes(result)]])
+    """Markdown tables with their notes."""
+    lines: list[str] = []
+    for head, rows in tables(result):
+        lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
+        lines.append("")
+    return "\n".join([*lines, *[f"{n}\n" for n in notes(result)]])
 
 
 def write(result: Comparison) -> None:
