@@ -38,27 +38,27 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, t: Any, lr: Any, lr_old: Any, dtype: torch.dtype, device: torch.device) -> Prepared:
-    """Evaluates functions of t and the blocks' coefficients in float64, then rounds once to `dtype`.
+    """`evaluate`, rounded once to `dtype`: 0-d tensors on `device`."""
+
+    def as_tensor(value: Any) -> Tensor:
+        return torch.as_tensor(value, dtype=dtype, device=device)
+
+    return Prepared(*pytree.tree_map(as_tensor, evaluate(recipe, t, lr, lr_old)))
+
+
+def evaluate(recipe: Recipe, t: Any, lr: Any, lr_old: Any) -> tuple[Any, ...]:
+    """The fields of `Prepared` in float64: functions of t and the blocks' coefficients, evaluated.
 
     t counts from 1; t, lr and lr_old are floats or float64 tensors (0-d, or batches under vmap).
+    Raises ValueError for a function of t that leaves its number's range, and for rates of decay that `lr` does not allow.
     """
     recipe = at(recipe, t)
     lr = recipe.lr if lr is None else lr(t) if callable(lr) else lr
     if isinstance(lr, float):
         recipe.decay.allow(lr)
-    host = (
-        recipe,
-        {path: block.coefficients(t) for path, block in recipe.blocks()},
-        t,
-        lr,
-        where(t == 1, lr, lr_old),  # before the first step there is no older rate
-        recipe.moment.weight(t),
-    )
-
-    def as_tensor(value: Any) -> Tensor:
-        return torch.as_tensor(value, dtype=dtype, device=device)
-
-    return Prepared(*pytree.tree_map(as_tensor, host))
+    coefficients = {path: block.coefficients(t) for path, block in recipe.blocks()}
+    # before the first step there is no older rate
+    return recipe, coefficients, t, lr, where(t == 1, lr, lr_old), recipe.moment.weight(t)
 
 
 def at(owner: Any, t: Any) -> Any:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sandbox import backends, checkpoint, hessian, lookup, suggest
-from sandbox.backends import Batch
+from sandbox.backends import Backend, Cohort, Step
 from sandbox.blocks import L2Decay
 from sandbox.blocks.base import show
 from sandbox.recipe import Recipe, global_norm
@@ -33,7 +33,8 @@ class Optimizer(torch.optim.Optimizer):
         "recipe".
     recipe: a Recipe, a variant's name, a TOML file or "module:attribute".
     lr: η, a float, a 0-d tensor or a function of t; default the recipe's own.
-    backend: how a step runs: "eager" (the reference).
+    backend: how a step runs: "eager" (the reference), "compiled" (Inductor), "scripted" (TorchScript), or a Backend.
+    flat: with the compiled backend, make parameters views of one buffer, so that nothing is copied back.
     maximize: climb instead of descend.
     nonfinite: what to do where a gradient holds NaN or infinity: "raise" (FloatingPointError naming the parameters; nothing
         has changed), "skip" (leave everything as it is and count it in `skipped_steps`), or "pass" (compute with it, as
@@ -54,7 +55,8 @@ class Optimizer(torch.optim.Optimizer):
         recipe: str | Recipe,
         lr: float | Tensor | Callable[[Any], Any] | None = None,
         *,
-        backend: str = "eager",
+        backend: str | Backend = "eager",
+        flat: bool = False,
         maximize: bool = False,
         nonfinite: NonFinite = "raise",
         seed: int = 0,
@@ -65,7 +67,8 @@ class Optimizer(torch.optim.Optimizer):
         recipe = lookup.recipe(recipe)
         _check_keys(recipe, numbers)
         self.maximize, self.nonfinite, self.skipped_steps = bool(maximize), nonfinite, 0
-        self.backend_name, self._backend = backend, backends.get(backend)
+        self.flat, self._backend = bool(flat), backends.get(backend, flat=flat)
+        self._cohorts: dict[int, tuple[list[bool], list[Cohort]]] = {}
         self.generator = torch.Generator().manual_seed(seed)
         self._resolved: dict[int, tuple[Any, Recipe]] = {}
         given = {} if lr is None else {"lr": lr}
@@ -143,32 +146,28 @@ class Optimizer(torch.optim.Optimizer):
         second-order recipe without what it needs.
         """
         loss, products = self._evaluate(closure)
-        grads = self._gradients()
-        if self.nonfinite != "pass" and grads and not self._finite(grads):
+        grads = [[p.grad for p in group["params"]] for group in self.param_groups]
+        self._check_layout(grads)
+        if self.maximize:
+            grads = [[None if g is None else -g for g in row] for row in grads]
+        if self.nonfinite != "pass" and not self._finite(grads):
             return loss
         norm = None
         for index, group in enumerate(self.param_groups):
-            recipe = self._recipe(index)
-            if recipe.needs_norm and norm is None and grads:
-                norm = global_norm(list(grads.values()))
-            for (steps, lr_old), members in self._in_step(group, grads).items():
-                lr = self._rate(group, steps + 1)
+            recipe, row = self._recipe(index), grads[index]
+            if recipe.needs_norm and norm is None and any(g is not None for r in grads for g in r):
+                norm = global_norm([g for r in grads for g in r if g is not None])
+            for cohort in self._in_step(index, row):
                 self._backend.step(
-                    Batch(
+                    cohort,
+                    Step(
                         recipe=recipe,
-                        t=steps + 1,
-                        lr=lr,
-                        lr_old=lr_old,
-                        params=members,
-                        grads=[grads[p] for p in members],
-                        hessians=[products.get(p) for p in members],
-                        states=[self.state[p] for p in members],
-                        norm=norm,
-                    )
+                        lr=self._rate(group, cohort.steps + 1),
+                        grads=row if len(cohort.members) == len(row) else [row[i] for i in cohort.members],  # type: ignore[arg-type,misc]
+                        hessians=[products.get(p) for p in cohort.params] if products else [None] * len(cohort.params),
+                        norm=norm if recipe.needs_norm else None,
+                    ),
                 )
-                for p in members:
-                    self.state[p]["step"].add_(1)
-                    self.state[p]["lr"].fill_(lr)
         return loss
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> tuple[Any, dict[Tensor, Tensor]]:
@@ -194,25 +193,21 @@ class Optimizer(torch.optim.Optimizer):
                 products[p] = -h if self.maximize else h
         return loss.detach(), products
 
-    def _gradients(self) -> dict[Tensor, Tensor]:
-        """The gradients there are, negated under `maximize` (p.grad itself is never changed)."""
-        grads: dict[Tensor, Tensor] = {}
-        for index, group in enumerate(self.param_groups):
-            for i, p in enumerate(group["params"]):
-                if p.grad is None:
-                    continue
-                if p.grad.layout != torch.strided:
+    def _check_layout(self, grads: list[list[Tensor | None]]) -> None:
+        for index, row in enumerate(grads):
+            for i, g in enumerate(row):
+                if g is not None and g.layout is not torch.strided:
                     raise TypeError(
-                        f"the gradient of parameter {self._name(index, i)} is sparse ({p.grad.layout}); recipes need dense "
-                        "ones: use sparse=False in the layer that makes it"
+                        f"the gradient of parameter {self._name(index, i)} is sparse ({g.layout}); recipes need dense ones: "
+                        "use sparse=False in the layer that makes it"
                     )
-                grads[p] = -p.grad if self.maximize else p.grad
-        return grads
 
-    def _finite(self, grads: dict[Tensor, Tensor]) -> bool:
+    def _finite(self, grads: list[list[Tensor | None]]) -> bool:
         """Whether all gradients are finite; raises or counts as `nonfinite` says where not."""
-        present = [g for g in grads.values() if g.numel()]
-        sizes = torch.stack([n.float().cpu() for n in torch._foreach_norm(present, math.inf)]) if present else torch.zeros(1)
+        present = [g for row in grads for g in row if g is not None and g.numel()]
+        if not present:
+            return True
+        sizes = torch.stack([n.float().cpu() for n in torch._foreach_norm(present, math.inf)])
         if bool(sizes.isfinite().all()):
             return True
         if self.nonfinite == "skip":
@@ -220,23 +215,31 @@ class Optimizer(torch.optim.Optimizer):
             return False
         named = [
             self._name(index, i)
-            for index, group in enumerate(self.param_groups)
-            for i, p in enumerate(group["params"])
-            if p in grads and not bool(grads[p].isfinite().all())
+            for index, row in enumerate(grads)
+            for i, g in enumerate(row)
+            if g is not None and not bool(g.isfinite().all())
         ]
         raise FloatingPointError(
             f"NaN or infinity in the gradient of parameter {', '.join(named[:5])}{' and others' if len(named) > 5 else ''}; "
             'nothing was changed (nonfinite="skip" skips and counts such steps, "pass" computes with them)'
         )
 
-    def _in_step(self, group: dict[str, Any], grads: dict[Tensor, Tensor]) -> dict[tuple[int, float], list[Tensor]]:
-        """The group's tensors that have a gradient, by steps made and last rate."""
-        batches: dict[tuple[int, float], list[Tensor]] = {}
-        for p in group["params"]:
-            if p in grads and p.numel():
-                key = int(self.state[p]["step"]), float(self.state[p]["lr"])
-                batches.setdefault(key, []).append(p)
-        return batches
+    def _in_step(self, index: int, grads: list[Tensor | None]) -> list[Cohort]:
+        """The group's tensors that have a gradient, by steps made and last rate; kept while the same ones have one."""
+        present = [g is not None for g in grads]
+        kept = self._cohorts.get(index)
+        if kept is not None and kept[0] == present:
+            return kept[1]
+        cohorts: dict[tuple[int, float], Cohort] = {}
+        for i, p in enumerate(self.param_groups[index]["params"]):
+            if present[i] and p.numel():
+                steps, lr_old = int(self.state[p]["step"]), float(self.state[p]["lr"])
+                cohort = cohorts.setdefault((steps, lr_old), Cohort([], [], [], steps, lr_old))
+                cohort.members.append(i)
+                cohort.params.append(p)
+                cohort.states.append(self.state[p])
+        self._cohorts[index] = present, list(cohorts.values())
+        return self._cohorts[index][1]
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -250,9 +253,10 @@ class Optimizer(torch.optim.Optimizer):
         Raises ValueError where it belongs to another recipe (naming the slots that differ), to other shapes or groups.
         """
         checkpoint.unpack(self, state_dict)
+        self._cohorts = {}  # their counts come from the checkpoint now
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("maximize", "nonfinite", "skipped_steps", "backend_name")
+        own = ("maximize", "nonfinite", "skipped_steps", "flat", "_backend")
         mine = {name: getattr(self, name) for name in own}
         return {**super().__getstate__(), **mine, "generator_state": self.generator.get_state()}
 
@@ -261,12 +265,11 @@ class Optimizer(torch.optim.Optimizer):
         self.generator = torch.Generator()
         self.generator.set_state(state.pop("generator_state"))
         super().__setstate__(state)
-        self._resolved = {}
-        self._backend = backends.get(self.backend_name)
+        self._resolved, self._cohorts = {}, {}
 
     def __repr__(self) -> str:
         groups = [f"{g['recipe'].name} at lr {g['lr']} on {len(g['params'])} tensors" for g in self.param_groups]
-        return f"sandbox.Optimizer({'; '.join(groups)}; backend {self.backend_name})"
+        return f"sandbox.Optimizer({'; '.join(groups)}; backend {self._backend.name})"
 
 
 def group_paths(recipe: Recipe) -> dict[str, str]:

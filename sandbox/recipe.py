@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -285,6 +286,25 @@ class Recipe:
         from sandbox import toml_form
 
         return toml_form.loads(text)
+
+    def script(self, path: str | Path, dtype: torch.dtype = torch.float32) -> None:
+        """Saves the update as TorchScript for parameters of `dtype`: `torch.jit.load(path)` in a process without this package
+        gives a program with `init(params)` and `step(params, grads, state, lr)`; see `sandbox.backends.scripted`.
+
+        Raises ValueError, with the reason, for a recipe that cannot be scripted.
+        """
+        from sandbox.backends import scripted
+
+        scripted.save(self, path, dtype)
+
+    def export(self, dtype: torch.dtype = torch.float32) -> Any:
+        """The step of one tensor as a `torch.export.ExportedProgram`, of any size; see `sandbox.backends.exported`.
+
+        Raises ValueError for scopes that no single tensor has.
+        """
+        from sandbox.backends import exported
+
+        return exported.export(self, dtype)
 
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that depend on blocks and numbers, not on the name; the same in every process."""

@@ -1,4 +1,4 @@
-"""How a step is run.  A backend takes batches of tensors that make a step together and changes them in place."""
+"""How a step is run.  A backend takes cohorts of tensors that make a step together and changes them in place."""
 
 from __future__ import annotations
 
@@ -13,36 +13,72 @@ if TYPE_CHECKING:
     from sandbox.recipe import Recipe
 
 
+@dataclasses.dataclass
+class Cohort:
+    """Tensors of one parameter group that have made the same number of steps, the last one with the same rate.
+
+    members: their places in the group.  states: their entries in the optimizer's state; a backend may put other tensors of the
+    same values into these dicts (views of a buffer, say).  plan: what the backend keeps for this cohort.
+    """
+
+    members: list[int]
+    params: list[Tensor]
+    states: list[dict[str, Any]]
+    steps: int
+    lr_old: float
+    plan: Any = None
+
+    def advance(self, lr: float) -> None:
+        """Counts a step made at rate `lr`, here and in the states."""
+        self.steps, self.lr_old = self.steps + 1, lr
+        for state in self.states:
+            state["step"].add_(1)
+            state["lr"].fill_(lr)
+
+
 @dataclasses.dataclass(frozen=True)
-class Batch:
-    """Tensors of one parameter group that have made the same number of steps, the last one with the same rate."""
+class Step:
+    """What a cohort's step takes: the recipe with its numbers, η_t, and for each member gradient and z ⊙ Hz (or None)."""
 
     recipe: Recipe
-    t: int  # number of the step to make, from 1
-    lr: Any  # η_t: a float, or a function of t
-    lr_old: float  # η_{t-1}
-    params: list[Tensor]
+    lr: float
     grads: list[Tensor]
     hessians: list[Tensor | None]
-    states: list[dict[str, Any]]
     norm: Tensor | None  # ‖g‖₂ over all gradients of the optimizer, where the recipe needs it
 
 
 class Backend(Protocol):
-    """Runs one step."""
+    """Runs steps.  `name` is what users call it."""
 
-    def step(self, batch: Batch) -> None:
-        """Changes parameters and state ("step" and "lr" apart) of the batch in place."""
+    name: str
+
+    def step(self, cohort: Cohort, step: Step) -> None:
+        """Makes step number `cohort.steps + 1`: changes parameters and states in place, and counts it."""
         ...
 
 
-NAMES = ("eager",)
+NAMES = ("eager", "compiled", "scripted")
 
 
-def get(name: str) -> Backend:
-    """The backend called `name`.  Raises ValueError for an unknown one."""
-    if name not in NAMES:
-        raise ValueError(suggest.unknown("backend", name, NAMES))
-    from sandbox.backends import eager
+def get(backend: str | Backend, *, flat: bool = False) -> Backend:
+    """The backend called `backend`, or one made by hand.
 
-    return eager.Eager()
+    flat: see `sandbox.backends.compiled`.  Raises ValueError for an unknown name, or for `flat` with another backend.
+    """
+    if isinstance(backend, str) and backend not in NAMES:
+        raise ValueError(suggest.unknown("backend", backend, NAMES))
+    if flat and backend != "compiled":
+        raise ValueError(f"flat=True needs backend='compiled', got {backend!r}")
+    if backend == "compiled":
+        from sandbox.backends.compiled import Compiled
+
+        return Compiled(flat=flat)
+    if backend == "scripted":
+        from sandbox.backends.scripted import Scripted
+
+        return Scripted()
+    if backend == "eager":
+        from sandbox.backends.eager import Eager
+
+        return Eager()
+    return backend  # type: ignore[return-value]

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sandbox import kernel
-from sandbox.backends import Batch
+from sandbox.backends import Cohort, Step
 from sandbox.recipe import state_dtype
 
 
 class Eager:
     """Runs each tensor on its own (all tensors joined where the recipe's scope is global)."""
 
-    def step(self, batch: Batch) -> None:
-        """One step of every tensor in the batch."""
-        prepared: dict = {}
-        everything = list(range(len(batch.params)))
-        for members in [everything] if batch.recipe.scope == "global" else [[i] for i in everything]:
-            p = batch.params[members[0]]
+    name = "eager"
+
+    def step(self, cohort: Cohort, step: Step) -> None:
+        """One step of every tensor of the cohort."""
+        recipe, prepared = step.recipe, {}
+        everything = list(range(len(cohort.params)))
+        for members in [everything] if recipe.scope == "global" else [[i] for i in everything]:
+            p = cohort.params[members[0]]
             key = state_dtype(p.dtype), p.device
             if key not in prepared:
-                prepared[key] = kernel.prepare(batch.recipe, batch.t, batch.lr, batch.lr_old, *key)
-            all_rows: list[list[Any]] = [batch.states, batch.params, batch.grads, batch.hessians]
-            rows = [[row[i] for i in members] for row in all_rows]
-            after = batch.recipe.leaf_update(prepared[key], rows, batch.norm)
+                prepared[key] = kernel.prepare(recipe, cohort.steps + 1, step.lr, cohort.lr_old, *key)
+            rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]  # type: ignore[index]
+            after = recipe.leaf_update(prepared[key], rows, step.norm)
             for i, (state, theta) in zip(members, after, strict=True):
-                batch.params[i].copy_(theta)
+                cohort.params[i].copy_(theta)
                 for name, value in state.items():
-                    batch.states[i][name].copy_(value)
+                    cohort.states[i][name].copy_(value)
+        cohort.advance(step.lr)

@@ -1,0 +1,265 @@
+"""A step compiled by Inductor: one graph for all models, at the speed of the memory bus.
+
+Small tensors live in an arena: their state in one buffer a state, of which `optimizer.state[p][…]` are views.  A step copies
+their gradients in, runs one graph over the whole arena, and takes the step off the parameters.  A large tensor (131,072
+entries or more) goes through a graph of its own kind, where it is, without a copy.  Graphs have symbolic sizes and are kept for
+the process: a recipe's structure is compiled once for arenas and once for large tensors, whatever models follow.
+
+`flat=True`: parameters become views of one buffer, so that nothing is copied back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sandbox import scope
+from sandbox.backends import Cohort, Step, graph, layout
+from sandbox.blocks import PARAMETER, SCOPE
+from sandbox.recipe import Recipe, state_dtype
+
+# From this size on, a call of its own costs less than copying gradient and step.
+LARGE = 2**17
+
+# Compiled steps by what they depend on, for the process.  `compilations` counts them, for tests and the curious.
+_COMPILED: dict[Any, Callable[..., None]] = {}
+compilations: list[graph.Signature] = []
+
+
+def compiled_step(
+    recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None
+) -> tuple[Callable[..., None], bool]:
+    """The compiled graph of a signature, and whether it writes the step instead of θ (where asked for and possible)."""
+    # Inductor writes the number of threads into its code
+    key = signature, step_only, mode, torch.get_num_threads()
+    if key not in _COMPILED:
+        traced = graph.trace(recipe, signature, opaque=True)
+        steps = step_only and graph.write_step_only(traced)
+        if step_only and not steps:
+            return compiled_step(recipe, signature, step_only=False, mode=mode)
+        function = torch.compile(traced, fullgraph=True, dynamic=False, mode=mode)
+        compilations.append(signature)
+        inputs = graph.example(recipe, signature, scale=1024 if signature.kind != "arena" else 512)
+        for tensor in inputs[1:]:
+            _mark_dynamic(tensor, signature)
+        function(*inputs)
+        _COMPILED[key] = function
+    return _COMPILED[key], step_only
+
+
+def _mark_dynamic(tensor: Tensor, signature: graph.Signature) -> None:
+    if tensor.ndim:
+        torch._dynamo.mark_dynamic(tensor, 0)
+    if signature.kind == "channels" and tensor.ndim == 2 and tensor.shape[1] > 1:
+        torch._dynamo.mark_dynamic(tensor, 1)
+
+
+@dataclasses.dataclass
+class Large:
+    """One tensor that goes its own way."""
+
+    index: int
+    kind: str
+    states: list[Tensor]  # in the layout `kind`, views of the optimizer's
+    run: Callable[..., None]
+
+
+@dataclasses.dataclass
+class Small:
+    """Tensors of one dtype and device in one arena."""
+
+    indices: list[int]
+    rows: list[Tensor]
+    theta: Tensor  # θ, or the step
+    theta_views: list[Tensor]
+    g: Tensor
+    g_views: list[Tensor]
+    hessian: Tensor | None
+    hessian_views: list[Tensor]
+    states: list[Tensor]
+    run: Callable[..., None]
+    steps_only: bool
+    params: list[Tensor]
+
+
+class Compiled:
+    """The compiled backend.  mode: torch.compile's ("reduce-overhead" for CUDA graphs).  flat: see the module."""
+
+    name = "compiled"
+
+    def __init__(self, *, flat: bool = False, mode: str | None = None) -> None:
+        self.flat, self.mode = flat, mode
+
+    def step(self, cohort: Cohort, step: Step) -> None:
+        """One step of the cohort: a graph for the arena, one call for each large tensor."""
+        values, structure = graph.numbers_of(step.recipe, cohort.steps + 1, step.lr, cohort.lr_old, evaluated=True)
+        if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.fits(cohort, step):
+            cohort.plan = Plan(cohort, step, structure, self)
+        cohort.plan.step(cohort, step, values)
+
+
+class Plan:
+    """How a cohort runs: which tensors go where, and every buffer and view that a step needs."""
+
+    def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Compiled) -> None:
+        self.recipe, self.structure, self.flat, self.mode = step.recipe, structure, backend.flat, backend.mode
+        self.dtypes = [(p.dtype, p.device) for p in cohort.params]
+        self.numbers: dict[Any, Tensor] = {}
+        self.large: list[Large] = []
+        small: dict[Any, list[int]] = {}
+        for i, (p, g) in enumerate(zip(cohort.params, step.grads, strict=True)):
+            if self._is_large(p):
+                self._add_large(cohort, i, p, g)
+            else:
+                small.setdefault((state_dtype(p.dtype), p.device), []).append(i)
+        if self.recipe.scope == "global" and len(small) > 1:
+            raise ValueError("scope 'global' needs all tensors of a group on one device and in one precision")
+        self.small = [self._arena(cohort, indices, *key) for key, indices in small.items()]
+        self._share_counts(cohort)
+
+    def fits(self, cohort: Cohort, step: Step) -> bool:
+        """Whether the plan still describes the tensors (a model may have been moved or cast since)."""
+        return all(p.dtype is d and p.device == v for p, (d, v) in zip(cohort.params, self.dtypes, strict=True))
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def _is_large(self, p: Tensor) -> bool:
+        if p.numel() < LARGE or self.recipe.scope == "global" or not p.is_contiguous():
+            return False
+        return layout.kind_of(self.recipe.scope, p) == "whole" or (p.shape[0] > 1 and p.numel() > p.shape[0])
+
+    def _signature(self, kind: str, theta: Tensor, grad: torch.dtype, width: int = 0) -> graph.Signature:
+        dtype = state_dtype(theta.dtype)
+        return graph.Signature(
+            self.structure, kind, width, self.recipe.scope, theta.dtype, grad, dtype, str(theta.device), evaluated=True
+        )
+
+    def _add_large(self, cohort: Cohort, i: int, p: Tensor, g: Tensor) -> None:
+        kind = layout.kind_of(self.recipe.scope, p)
+        run, _ = compiled_step(self.recipe, self._signature(kind, p, g.dtype), step_only=False, mode=self.mode)
+        states = []
+        for name, shape in self.recipe.state_kinds().items():
+            value = cohort.states[i][name]
+            if shape in (PARAMETER, SCOPE) and value.ndim:
+                cohort.states[i][name] = value = value.contiguous()
+                value = layout.flatten(kind, value)
+            states.append(value)
+        self.large.append(Large(i, kind, states, run))
+
+    def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
+        recipe, params = self.recipe, [cohort.params[i] for i in indices]
+        if self.flat and any(p.dtype != dtype for p in params):
+            raise ValueError("flat=True needs parameters in float32 or float64, the precision in which a step computes")
+        width = 1 if recipe.scope == "channel" else layout.WIDTH
+        sizes = [p.numel() for p in params]
+        # at least two owners and two rows, one of them empty where needed: no graph then takes a size for the constant 1
+        empty = [0] * (2 - len(sizes))
+        tensors = each = layout.rows_of(sizes + empty, width, device)
+        if recipe.scope == "channel":
+            each = layout.rows_of([n for p in params for n in _channel_sizes(p)] + empty, width, device)
+        total = len(tensors.owner)
+        starts = [width * int(n) for n in (tensors.lengths.cumsum(0) - tensors.lengths)[: len(sizes)]]
+
+        def buffer() -> tuple[Tensor, list[Tensor]]:
+            made = torch.zeros(total, width, dtype=dtype, device=device)
+            return made, [made.view(-1)[a : a + n].view(p.shape) for a, n, p in zip(starts, sizes, params, strict=True)]
+
+        states = []
+        for name, kind in recipe.state_kinds().items():
+            few = kind != PARAMETER and not (kind == SCOPE and recipe.scope == "coordinate")
+            if few:
+                counts = [math.prod(scope.shape_of(recipe.scope, p)) if kind == SCOPE else 1 for p in params]
+                owners = len(each.lengths) if kind == SCOPE else len(tensors.lengths)
+                made = torch.ones(owners, dtype=dtype, device=device)
+                parts = made[: sum(counts)].split(counts)
+                views = [part.view(cohort.states[i][name].shape) for part, i in zip(parts, indices, strict=True)]
+            else:
+                made, views = buffer()
+            for view, i in zip(views, indices, strict=True):
+                view.copy_(cohort.states[i][name])
+                cohort.states[i][name] = view
+            states.append(made)
+        theta, theta_views = buffer()
+        g, g_views = buffer()
+        hessian, hessian_views = buffer() if recipe.second_order else (None, [])
+        rows = [t for r in (tensors, each) for t in (r.owner, r.lengths, r.valid)]
+        run, steps_only = compiled_step(
+            recipe, self._signature("arena", theta, dtype, width), step_only=not self.flat, mode=self.mode
+        )
+        arena = Small(indices, rows, theta, theta_views, g, g_views, hessian, hessian_views, states, run, steps_only, params)
+        if self.flat:
+            _flatten(arena)
+        return arena
+
+    def _share_counts(self, cohort: Cohort) -> None:
+        """ "step" and "lr" of all members as views of two vectors, so that counting is two operations."""
+        n = len(cohort.params)
+        self.steps = torch.full((n,), cohort.steps, dtype=torch.int64)
+        self.rates = torch.full((n,), cohort.lr_old, dtype=torch.float64)
+        for i, state in enumerate(cohort.states):
+            state["step"], state["lr"] = self.steps[i], self.rates[i]
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def step(self, cohort: Cohort, step: Step, values: list[float]) -> None:
+        """Makes a step."""
+        for large in self.large:
+            p, g = cohort.params[large.index], step.grads[large.index]
+            numbers, norm = self._inputs(values, step, p)
+            theta = layout.flatten(large.kind, p.detach())
+            flat_g = layout.flatten(large.kind, g.contiguous())
+            h = step.hessians[large.index]
+            extra = norm if h is None else [*norm, layout.flatten(large.kind, h.contiguous())]
+            large.run(numbers, theta, flat_g, *extra, *large.states)
+        for small in self.small:
+            self._run_arena(small, step, values)
+        self.steps += 1
+        self.rates.fill_(step.lr)
+        cohort.steps, cohort.lr_old = cohort.steps + 1, step.lr
+
+    def _run_arena(self, small: Small, step: Step, values: list[float]) -> None:
+        numbers, norm = self._inputs(values, step, small.theta)
+        everything = len(small.indices) == len(step.grads)
+        torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
+        extra = list(norm)
+        if small.hessian is not None:
+            torch._foreach_copy_(small.hessian_views, [step.hessians[i] for i in small.indices])  # type: ignore[arg-type]
+            extra.append(small.hessian)
+        if self.flat:
+            if any(p.data_ptr() != v.data_ptr() for p, v in zip(small.params, small.theta_views, strict=True)):
+                _flatten(small)
+        elif not small.steps_only:
+            torch._foreach_copy_(small.theta_views, small.params)
+        small.run(numbers, *small.rows, small.theta, small.g, *extra, *small.states)
+        if small.steps_only:
+            torch._foreach_sub_(small.params, small.theta_views)
+        elif not self.flat:
+            torch._foreach_copy_(small.params, small.theta_views)
+
+    def _inputs(self, values: list[float], step: Step, like: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The numbers as a vector that is filled and never replaced, and the norm of all gradients where needed."""
+        dtype = state_dtype(like.dtype)
+        key = dtype, like.device
+        fresh = torch.tensor(values, dtype=dtype)
+        if key not in self.numbers:
+            self.numbers[key] = fresh.to(like.device)
+        else:
+            self.numbers[key].copy_(fresh)
+        return self.numbers[key], [] if step.norm is None else [step.norm.to(like.device, dtype)]
+
+
+def _channel_sizes(p: Tensor) -> list[int]:
+    """Entries of each channel of a tensor."""
+    return [p.numel() // p.shape[0]] * p.shape[0] if p.ndim > 1 else [1] * p.numel()
+
+
+def _flatten(small: Small) -> None:
+    """Makes parameters views of the arena's buffer, with the values that they have now."""
+    for p, view in zip(small.params, small.theta_views, strict=True):
+        view.copy_(p.detach())
+        p.data = view

@@ -1,0 +1,32 @@
+"""A step as torch.export's program, TorchScript's successor upstream.
+
+    program = recipe.export()                                   # an ExportedProgram; torch.export.save writes it
+    run = program.module()
+    run(numbers, theta, g, *state)                              # in place; theta, g and state as vectors of one length
+
+numbers: float64 vector of the recipe's numbers in the order of `recipe.numbers()` without "lr", then t (from 1), η_t and
+η_{t-1}.  State: in the order of `recipe.state_kinds()`; those of one number a tensor have shape ().
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import Dim
+
+from sandbox.backends import graph
+from sandbox.recipe import Recipe, state_dtype
+
+
+def export(recipe: Recipe, dtype: torch.dtype = torch.float32) -> Any:
+    """The exported step of one tensor as a vector.  Raises ValueError for scope "global" and "channel"."""
+    if recipe.scope in ("global", "channel"):
+        raise ValueError(f"recipe {recipe.name!r}: a step of one vector has no scope {recipe.scope!r}; script() takes it")
+    _, structure = graph.numbers_of(recipe, 1.0, 0.0, 0.0, evaluated=False)
+    signature = graph.Signature(structure, "whole", 1, recipe.scope, dtype, dtype, state_dtype(dtype), "cpu", evaluated=False)
+    traced = graph.trace(recipe, signature, opaque=False)
+    inputs = graph.example(recipe, signature)
+    size = Dim("size", min=2)
+    shapes = tuple({0: size} if tensor.ndim and i else None for i, tensor in enumerate(inputs))
+    return torch.export.export(traced, tuple(inputs), dynamic_shapes=(*shapes,))

@@ -1,0 +1,123 @@
+"""One step of a recipe as an FX graph of aten operators, the same for every shape.
+
+The pure kernel is traced once per structure by functorch's make_fx with symbolic shapes.  The compiled backend hands the graph
+to Inductor, the scripted one to TorchScript: neither ever sees a dataclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from sandbox import kernel
+from sandbox.backends import layout
+from sandbox.blocks import PARAMETER, SCOPE, TENSOR
+from sandbox.recipe import Recipe
+
+# Sizes to trace with: all different, so that no two are taken for the same symbol.
+_ROWS, _OWNERS, _SCOPES, _LENGTH, _CHANNELS, _REST = 24, 5, 7, 1000, 11, 36
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """What a graph depends on: the recipe's structure (a TreeSpec of its numbers), the layout, and dtypes."""
+
+    structure: Any
+    kind: str
+    width: int
+    scope: str
+    theta: torch.dtype
+    grad: torch.dtype
+    dtype: torch.dtype
+    device: str
+    evaluated: bool  # numbers come from `kernel.evaluate` on the host; else the graph evaluates them
+
+
+def numbers_of(recipe: Recipe, t: Any, lr: Any, lr_old: Any, *, evaluated: bool) -> tuple[list[Any], Any]:
+    """All that a step needs of t and numbers, in a fixed order, and the tree whose leaves they are."""
+    recipe = recipe if recipe.name == "" else dataclasses.replace(recipe, name="")
+    if evaluated:
+        return pytree.tree_flatten(kernel.evaluate(recipe, t, lr, lr_old))
+    return pytree.tree_flatten((dataclasses.replace(recipe, lr=0.0), t, lr, lr_old))
+
+
+def trace(recipe: Recipe, signature: Signature, *, opaque: bool) -> GraphModule:
+    """The graph of step(numbers, *rows, theta, g, *norm, *hessian, *state), which changes theta and state in place.
+
+    numbers: (n,), the leaves of `numbers_of`.  rows: owner, lengths and valid of tensors, then of scopes, for an arena.
+    norm and hessian: where the recipe needs them.
+    """
+    names = list(recipe.state_kinds())
+
+    def step(numbers: Tensor, *rest: Tensor) -> None:
+        rows, inputs = (rest[:6], list(rest[6:])) if signature.kind == "arena" else ((), list(rest))
+        theta, g = inputs.pop(0), inputs.pop(0)
+        norm = inputs.pop(0) if recipe.needs_norm else None
+        hessian = inputs.pop(0).to(signature.dtype) if recipe.second_order else None
+        host = pytree.tree_unflatten(list(numbers.unbind()), signature.structure)
+        host = host if signature.evaluated else kernel.evaluate(*host)
+        prepared = kernel.Prepared(*pytree.tree_map(lambda v: torch.as_tensor(v).to(signature.dtype), host))
+        pair = (layout.Rows(*rows[:3]), layout.Rows(*rows[3:])) if rows else None
+        tensor, within = layout.scopes(signature.kind, signature.scope, pair, opaque=opaque)
+        state = dict(zip(names, inputs, strict=True))
+        wide = theta.to(signature.dtype), g.to(signature.dtype)
+        new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, hessian)
+        for name, old in state.items():
+            old.copy_(new[name])
+        theta.copy_(after)
+
+    return make_fx(step, tracing_mode="symbolic")(*example(recipe, signature))
+
+
+def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor]:
+    """Inputs of a graph, of made-up sizes; `scale` multiplies the long ones (Inductor parallelises by what it first sees)."""
+    device, kind = torch.device(signature.device), signature.kind
+    joint = signature.scope == "global"
+
+    def filled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.full(shape, 0.5, dtype=dtype, device=device)
+
+    def rows(owners: int) -> list[Tensor]:
+        total = _ROWS * scale
+        lengths = torch.full((owners,), total // owners, dtype=torch.int64, device=device)
+        lengths[0] += total - int(lengths.sum())
+        owner = torch.repeat_interleave(torch.arange(owners, device=device), lengths)
+        return [owner, lengths, torch.full((total,), signature.width, dtype=torch.int32, device=device)]
+
+    shape = {"arena": (_ROWS * scale, signature.width), "channels": (_CHANNELS * scale, _REST)}.get(kind, (_LENGTH * scale,))
+    each = {"arena": (_OWNERS if joint else _SCOPES,), "channels": (shape[0], 1)}.get(kind, ())
+    if signature.scope == "coordinate" or (signature.scope == "channel" and kind == "whole"):
+        each = shape
+    shapes = {PARAMETER: shape, SCOPE: each, TENSOR: (_OWNERS,) if kind == "arena" else ()}
+    numbers = filled((signature.structure.num_leaves,), signature.dtype if signature.evaluated else torch.float64)
+    inputs = [numbers]
+    if kind == "arena":
+        inputs += [*rows(_OWNERS), *rows(_OWNERS if joint else _SCOPES)]
+    inputs += [filled(shape, signature.theta), filled(shape, signature.grad)]
+    inputs += [filled((), signature.dtype)] if recipe.needs_norm else []
+    inputs += [filled(shape, signature.grad)] if recipe.second_order else []
+    return inputs + [filled(shapes[k], signature.dtype) for k in recipe.state_kinds().values()]
+
+
+def write_step_only(graph: GraphModule) -> bool:
+    """Where θ is used for nothing but the final θ - ηd, makes the graph write ηd in θ's place; says whether it did.
+
+    So θ need not be gathered into an arena: the step is taken off the parameters where they are.
+    """
+    copies = [n for n in graph.graph.nodes if n.target is torch.ops.aten.copy_.default]
+    last = copies[-1]  # θ is written last
+    theta, new = last.args
+    if not isinstance(new, Node) or new.target is not torch.ops.aten.sub.Tensor or new.args[0] is not theta:
+        return False
+    if set(theta.users) != {last, new} or set(new.users) != {last} or new.kwargs:
+        return False
+    last.args = (theta, new.args[1])
+    graph.graph.erase_node(new)
+    graph.recompile()
+    return True

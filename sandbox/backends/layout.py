@@ -1,0 +1,157 @@
+"""How tensors lie for a kernel: whole, by channels, or many in one arena; and the scopes of each.
+
+    whole      one tensor as a vector (n,); the tensor is the scope
+    channels   one tensor as a matrix (channels, rest); each row is a scope
+    arena      many tensors as (rows, width), each padded to whole rows; `owner[row]` names its tensor.  A scope's sum is the
+               sums of its rows, then of neighbouring rows of one owner: the same order every time, so deterministic
+
+Numbers of one scope reach the coordinates by `spread`.  In compiled graphs that is an opaque operator, so that the pass over
+the coordinates reads the number and does not compute it again for each of them; scripts have no such operator and need none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sandbox import scope
+
+WIDTH = 128  # entries of an arena's row: 32 cache lines' worth of float32 a sum, little padding for small tensors
+
+_OPERATORS = torch.library.Library("apollo_sandbox", "DEF")
+_OPERATORS.define("spread(Tensor s, Tensor owner) -> Tensor")
+_OPERATORS.define("hold(Tensor s) -> Tensor")
+_OPERATORS.define("segments(Tensor x, Tensor lengths, str reduce) -> Tensor")
+
+
+def _spread(s: Tensor, owner: Tensor) -> Tensor:
+    return s.index_select(0, owner)
+
+
+def _hold(s: Tensor) -> Tensor:
+    return s.clone()
+
+
+def _segments(x: Tensor, lengths: Tensor, reduce: str) -> Tensor:
+    return torch.segment_reduce(x, reduce, lengths=lengths, unsafe=True)
+
+
+_OPERATORS.impl("spread", _spread, "CompositeExplicitAutograd")
+_OPERATORS.impl("hold", _hold, "CompositeExplicitAutograd")
+_OPERATORS.impl("segments", _segments, "CompositeExplicitAutograd")
+torch.library.register_fake("apollo_sandbox::spread", lambda s, owner: s.new_empty((owner.shape[0],)))
+torch.library.register_fake("apollo_sandbox::hold", lambda s: torch.empty_like(s))
+torch.library.register_fake("apollo_sandbox::segments", lambda x, lengths, reduce: x.new_empty((lengths.shape[0],)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Which rows of an arena belong together.
+
+    owner: (rows,), sorted; lengths: (owners,), rows of each; valid: (rows,), entries of each row that are no padding.
+    """
+
+    owner: Tensor
+    lengths: Tensor
+    valid: Tensor
+
+
+class Arena:
+    """The scope of an arena: one number an owner.  `joint`: all owners share it, and it is kept once for each."""
+
+    def __init__(self, rows: Rows, *, joint: bool, opaque: bool) -> None:
+        self.rows, self.joint, self.opaque = rows, joint, opaque
+
+    def _inside(self, x: Tensor) -> Tensor:
+        """`x` with zeros for padding: whatever a block makes of padding, no sum sees it."""
+        if x.shape[1] == 1:
+            return x
+        column = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)
+        return torch.where(column < self.rows.valid.to(x.dtype)[:, None], x, 0.0)
+
+    def _segments(self, x: Tensor, reduce: str) -> Tensor:
+        if self.opaque:
+            return torch.ops.apollo_sandbox.segments(x, self.rows.lengths, reduce)
+        return torch.segment_reduce(x, reduce, lengths=self.rows.lengths, unsafe=True)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over each owner."""
+        parts = self._inside(x).sum(1)
+        if self.joint:
+            return parts.sum().expand(self.rows.lengths.shape)
+        return self._segments(parts, "sum")
+
+    def amax(self, x: Tensor) -> Tensor:
+        """Largest entry ≥ 0 over each owner."""
+        parts = self._inside(x).amax(1)
+        if self.joint:
+            return parts.amax().expand(self.rows.lengths.shape)
+        return self._segments(parts, "max")
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean over each owner."""
+        valid = self.rows.valid.to(x.dtype)
+        count = valid.sum().expand(self.rows.lengths.shape) if self.joint else self._segments(valid, "sum")
+        return self.sum(x) / count
+
+    def spread(self, s: Tensor) -> Tensor:
+        """(owners,) -> (rows, 1)."""
+        if self.opaque:
+            return torch.ops.apollo_sandbox.spread(s, self.rows.owner)[:, None]
+        return s.index_select(0, self.rows.owner)[:, None]
+
+
+class Held(scope.OneTensor):
+    """The scope of a whole tensor in a compiled graph."""
+
+    def spread(self, s: Tensor) -> Tensor:
+        """s, computed once."""
+        return torch.ops.apollo_sandbox.hold(s)
+
+
+class HeldChannels(scope.Channel):
+    """Each row of a matrix in a compiled graph."""
+
+    def spread(self, s: Tensor) -> Tensor:
+        """s, computed once."""
+        return torch.ops.apollo_sandbox.hold(s)
+
+
+def kind_of(scope_name: str, p: Tensor) -> str:
+    """The layout in which a tensor is a leaf of its own: "channels" or "whole"."""
+    return "channels" if scope_name == "channel" and p.ndim > 1 else "whole"
+
+
+def flatten(kind: str, x: Tensor) -> Tensor:
+    """`x` (contiguous) in the layout `kind`, without a copy."""
+    return x.view(x.shape[0], -1) if kind == "channels" else x.view(-1)
+
+
+def scopes(kind: str, name: str, rows: tuple[Rows, Rows] | None, *, opaque: bool) -> tuple[scope.Scope, scope.Scope]:
+    """(over tensors, over the recipe's scope) for a leaf of layout `kind`; rows: of tensors and of scopes, for an arena."""
+    if rows is not None:
+        within: scope.Scope = (
+            scope.Coordinate() if name == "coordinate" else Arena(rows[1], joint=name == "global", opaque=opaque)
+        )
+        return Arena(rows[0], joint=False, opaque=opaque), within
+    tensor: scope.Scope = Held() if opaque else scope.OneTensor()
+    if name == "coordinate":
+        return tensor, scope.Coordinate()
+    if kind == "channels":
+        return tensor, HeldChannels() if opaque else scope.Channel()
+    # a vector's channels are its coordinates
+    return tensor, scope.Coordinate() if name == "channel" else tensor
+
+
+def rows_of(sizes: Sequence[int], width: int, device: torch.device) -> Rows:
+    """The rows of owners of the given sizes, laid one after another; an empty one has a row of padding."""
+    count = [max(-(-size // width), 1) for size in sizes]
+    valid = torch.cat([torch.full((n,), width, dtype=torch.int32) for n in count])
+    ends = torch.tensor(count).cumsum(0) - 1
+    valid[ends] = torch.tensor([size - (n - 1) * width for size, n in zip(sizes, count, strict=True)], dtype=torch.int32)
+    lengths = torch.tensor(count, dtype=torch.int64)
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), lengths)
+    return Rows(owner.to(device), lengths.to(device), valid.to(device))

@@ -1,0 +1,232 @@
+"""A step as TorchScript: saved to a file, it runs in a process that has torch and nothing of this package.
+
+    recipe.script("apollo.pt")                       # here
+
+    program = torch.jit.load("apollo.pt")            # anywhere, in Python or C++
+    state = program.init(params)                     # params: a list of tensors
+    program.step(params, grads, state, 0.01)         # in place; grads may hold None
+
+The graph of `sandbox.backends.graph`, overloads stripped, becomes a script; around it goes a short program, written out for the
+recipe's states, that lays tensors out and counts steps.  TorchScript is deprecated in torch: this file is all that knows of it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from sandbox.backends import Cohort, Step, graph
+from sandbox.blocks import PARAMETER, SCOPE
+from sandbox.recipe import Recipe, state_dtype
+
+_PROGRAMS: dict[Any, Any] = {}
+
+
+def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
+    """The script of a recipe for parameters of `dtype`: a torch.jit.ScriptModule with `init`, `step` and `numbers`.
+
+    Raises ValueError, with the reason, for a recipe that cannot be scripted.
+    """
+    values, structure = graph.numbers_of(recipe, 1.0, 0.0, 0.0, evaluated=False)
+    layouts = ["arena"] if recipe.scope == "global" else ["whole", "channels"] if recipe.scope == "channel" else ["whole"]
+    leaves = {}
+    for kind in layouts:
+        wide = state_dtype(dtype)
+        signature = graph.Signature(structure, kind, 1, recipe.scope, dtype, dtype, wide, str(device), evaluated=False)
+        try:
+            leaves[kind] = graph.trace(recipe, signature, opaque=False)
+        except Exception as error:
+            raise ValueError(
+                f"recipe {recipe.name!r} cannot be scripted: {error}\nA function of t must accept t as a 0-d float64 tensor, and a "
+                "block must not choose by the values of tensors (torch.where does)"
+            ) from error
+    shell = torch.nn.Module()
+    shell.register_buffer("numbers", torch.tensor([float(v) for v in values], dtype=torch.float64))
+    with warnings.catch_warnings():
+        # of TorchScript's deprecation, and of annotations in torch's own classes
+        warnings.simplefilter("ignore")
+        for kind, traced in leaves.items():
+            shell.add_module(kind, torch.jit.script(_without_overloads(traced)))
+        module = torch.jit.script(shell)
+    module.define(_source(recipe, dtype))
+    return module
+
+
+def save(recipe: Recipe, path: str | Path, dtype: torch.dtype) -> None:
+    """Writes the script to a file; see `Recipe.script`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(program(recipe, dtype, torch.device("cpu")), str(path))
+
+
+def _without_overloads(traced: GraphModule) -> GraphModule:
+    """TorchScript resolves overloads itself, and knows a size by another name."""
+    for node in traced.graph.nodes:
+        if node.target is torch.ops.aten.sym_size.int:
+            node.target = torch.ops.aten.size
+        elif isinstance(node.target, torch._ops.OpOverload):
+            node.target = node.target.overloadpacket
+    traced.recompile()
+    return traced
+
+
+class Scripted:
+    """The scripted backend."""
+
+    name = "scripted"
+
+    def step(self, cohort: Cohort, step: Step) -> None:
+        """One step of the cohort, by the script of each dtype and device in it."""
+        values, structure = graph.numbers_of(step.recipe, 1.0, 0.0, 0.0, evaluated=False)
+        groups: dict[Any, list[int]] = {}
+        for i, p in enumerate(cohort.params):
+            groups.setdefault((p.dtype, p.device), []).append(i)
+        if step.recipe.scope == "global" and len(groups) > 1:
+            raise ValueError("scope 'global' needs all tensors of a group on one device and in one precision")
+        for (dtype, device), members in groups.items():
+            key = structure, step.recipe.scope, dtype, device
+            if key not in _PROGRAMS:
+                _PROGRAMS[key] = program(step.recipe, dtype, device).to(device)
+            script = _PROGRAMS[key]
+            script.numbers.copy_(torch.tensor([float(v) for v in values], dtype=torch.float64))
+            params, grads, states = ([row[i] for i in members] for row in (cohort.params, step.grads, cohort.states))
+            extra = [step.norm.to(device, state_dtype(dtype))] if step.norm is not None else []
+            if step.recipe.second_order:
+                extra.append([step.hessians[i] for i in members])
+            script.update([p.detach() for p in params], grads, states, step.lr, *extra)
+        cohort.steps, cohort.lr_old = cohort.steps + 1, step.lr
+
+
+def _source(recipe: Recipe, dtype: torch.dtype) -> str:
+    """The program around the graph, in TorchScript."""
+    kinds = recipe.state_kinds()
+    wide = str(state_dtype(dtype))
+    initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
+    shape = {PARAMETER: "p.size()", SCOPE: _scope_shape(recipe.scope)}
+    makes = "".join(
+        f"        s[{name!r}] = torch.full({shape.get(kind, '[]')}, {float(initial.get(name, 0.0))!r}, dtype={wide}, "
+        "device=p.device)\n"
+        for name, kind in kinds.items()
+    )
+    norm = ", norm: Tensor" if recipe.needs_norm else ""
+    hessian = ", hessian: List[Tensor]" if recipe.second_order else ""
+    pass_norm, pass_hessian = ", norm" if norm else "", ", hessian" if hessian else ""
+    norm_of = (
+        f"    norms = [g.to({wide}).square().sum() for g in live_grads]\n    norm = torch.stack(norms).sum().sqrt()\n"
+        if norm
+        else ""
+    )
+    body = _joint(recipe, kinds, wide) if recipe.scope == "global" else _each(recipe, kinds)
+    return f"""
+def init(self, params: List[Tensor]) -> List[Dict[str, Tensor]]:
+    out: List[Dict[str, Tensor]] = []
+    for p in params:
+        if p.dtype != {dtype}:
+            raise ValueError("this script was made for {dtype}")
+        s: Dict[str, Tensor] = {{}}
+        s["step"] = torch.zeros([], dtype=torch.int64)
+        s["lr"] = torch.zeros([], dtype=torch.float64)
+{makes}        out.append(s)
+    return out
+
+def numbers_at(self, s: Dict[str, Tensor], lr: float) -> Tensor:
+    numbers = self.numbers.clone()
+    numbers[-3] = s["step"].to(torch.float64) + 1
+    numbers[-2].fill_(lr)
+    numbers[-1] = s["lr"]
+    return numbers
+
+def update(self, params: List[Tensor], grads: List[Tensor], state: List[Dict[str, Tensor]], lr: float{norm}{hessian}) -> None:
+{body}    for s in state:
+        s["step"].add_(1)
+        s["lr"].fill_(lr)
+
+def step(self, params: List[Tensor], grads: List[Optional[Tensor]], state: List[Dict[str, Tensor]], lr: float{hessian}) -> None:
+    live_params: List[Tensor] = []
+    live_grads: List[Tensor] = []
+    live_state: List[Dict[str, Tensor]] = []
+    for i in range(len(params)):
+        g = grads[i]
+        if g is not None and params[i].numel() > 0:
+            live_params.append(params[i].detach())
+            live_grads.append(g)
+            live_state.append(state[i])
+    if len(live_params) == 0:
+        return
+{norm_of}    self.update(live_params, live_grads, live_state, lr{pass_norm}{pass_hessian})
+"""
+
+
+def _scope_shape(name: str) -> str:
+    if name == "coordinate":
+        return "p.size()"
+    return "[p.size(0)] + [1] * (p.dim() - 1) if p.dim() > 1 else p.size()" if name == "channel" else "[]"
+
+
+def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
+    """The loop over tensors that are leaves of their own; one that is not contiguous is copied back."""
+
+    def call(kind: str, indent: str) -> str:
+        view = {"whole": "{}.reshape(-1)", "channels": "{0}.reshape({0}.size(0), -1)"}[kind]
+        whole_scope = kind == "whole" and recipe.scope in ("channel", "coordinate")
+        lines = [f"theta = {view.format('p')}"]
+        arguments = ["numbers", "theta", view.format("g")]
+        arguments += ["norm"] if recipe.needs_norm else []
+        arguments += [view.format("hessian[i]")] if recipe.second_order else []
+        for j, (name, shape) in enumerate(kinds.items()):
+            laid = shape == PARAMETER or (
+                shape == SCOPE and (whole_scope or kind == "channels" or recipe.scope == "coordinate")
+            )
+            lines.append(f"s{j} = " + (view.format(f's["{name}"]') if laid else f's["{name}"]'))
+            arguments.append(f"s{j}")
+        lines.append(f"self.{kind}({', '.join(arguments)})")
+        lines.append("if not p.is_contiguous():")
+        lines.append("    p.copy_(theta.reshape(p.size()))")
+        return "".join(f"{indent}{line}\n" for line in lines)
+
+    head = "    for i in range(len(params)):\n        p = params[i]\n        g = grads[i]\n        s = state[i]\n"
+    head += "        numbers = self.numbers_at(s, lr)\n"
+    if recipe.scope != "channel":
+        return head + call("whole", "        ")
+    several = "        if p.dim() > 1:\n" + call("channels", "            ")
+    return head + several + "        else:\n" + call("whole", "            ")
+
+
+def _joint(recipe: Recipe, kinds: dict[str, str], wide: str) -> str:
+    """All tensors end to end, each an owner of as many rows as it has entries; an empty owner keeps the sizes above one."""
+    lines = [
+        "numbers = self.numbers_at(state[0], lr)",
+        "lengths = torch.tensor([p.numel() for p in params], dtype=torch.int64, device=params[0].device)",
+        "owner = torch.repeat_interleave(torch.arange(len(params), device=params[0].device), lengths)",
+        "valid = torch.ones([owner.size(0)], dtype=torch.int32, device=owner.device)",
+        "theta = torch.cat([p.reshape(-1, 1) for p in params])",
+        "g = torch.cat([v.reshape(-1, 1) for v in grads])",
+    ]
+    arguments = ["numbers", "owner", "lengths", "valid", "owner", "lengths", "valid", "theta", "g"]
+    arguments += ["norm"] if recipe.needs_norm else []
+    if recipe.second_order:
+        lines.append("h = torch.cat([v.reshape(-1, 1) for v in hessian])")
+        arguments.append("h")
+    back = []
+    for j, (name, shape) in enumerate(kinds.items()):
+        if shape == PARAMETER:
+            lines.append(f's{j} = torch.cat([s["{name}"].reshape(-1, 1) for s in state])')
+            back.append(f'    state[i]["{name}"].copy_(s{j}[start:end].reshape(state[i]["{name}"].size()))')
+        else:
+            lines.append(f's{j} = torch.stack([s["{name}"] for s in state])')
+            back.append(f'    state[i]["{name}"].copy_(s{j}[i])')
+        arguments.append(f"s{j}")
+    lines += [
+        f"self.arena({', '.join(arguments)})",
+        "start = 0",
+        "for i in range(len(params)):",
+        "    end = start + params[i].numel()",
+        "    params[i].copy_(theta[start:end].reshape(params[i].size()))",
+        *back,
+        "    start = end",
+    ]
+    return "".join(f"    {line}\n" for line in lines)
