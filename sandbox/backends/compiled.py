@@ -47,13 +47,15 @@ def compiled_step(
         inputs = graph.example(recipe, signature, scale=1024 if signature.kind != "arena" else 512)
         for tensor in inputs[1:]:
             _mark_dynamic(tensor, signature)
-        function(*inputs)
+        # d is computed twice rather than stored between the two passes: a word of memory traffic a parameter costs more
+        with torch._inductor.config.patch(realize_reads_threshold=64, realize_opcount_threshold=512):
+            function(*inputs)
         _COMPILED[key] = function
     return _COMPILED[key], step_only
 
 
 def _mark_dynamic(tensor: Tensor, signature: graph.Signature) -> None:
-    if tensor.ndim:
+    if tensor.ndim and len(tensor) > 1:
         torch._dynamo.mark_dynamic(tensor, 0)
     if signature.kind == "channels" and tensor.ndim == 2 and tensor.shape[1] > 1:
         torch._dynamo.mark_dynamic(tensor, 1)
@@ -148,7 +150,7 @@ class Plan:
             if shape in (PARAMETER, SCOPE) and value.ndim:
                 cohort.states[i][name] = value = value.contiguous()
                 value = layout.flatten(kind, value)
-            states.append(value)
+            states.append(value if value.ndim else value.view(1))
         self.large.append(Large(i, kind, states, run))
 
     def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:

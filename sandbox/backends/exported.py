@@ -5,7 +5,7 @@
     run(numbers, theta, g, *state)                              # in place; theta, g and state as vectors of one length
 
 numbers: float64 vector of the recipe's numbers in the order of `recipe.numbers()` without "lr", then t (from 1), η_t and
-η_{t-1}.  State: in the order of `recipe.state_kinds()`; those of one number a tensor have shape ().
+η_{t-1}.  State: in the order of `recipe.state_kinds()`; those of one number a tensor have shape (1,).
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ def export(recipe: Recipe, dtype: torch.dtype = torch.float32) -> Any:
     traced = graph.trace(recipe, signature, opaque=False)
     inputs = graph.example(recipe, signature)
     size = Dim("size", min=2)
-    shapes = tuple({0: size} if tensor.ndim and i else None for i, tensor in enumerate(inputs))
-    return torch.export.export(traced, tuple(inputs), dynamic_shapes=(*shapes,))
+    shapes = tuple({0: size} if i and tensor.ndim and len(tensor) > 1 else None for i, tensor in enumerate(inputs))
+    return torch.export.export(traced, tuple(inputs), dynamic_shapes=shapes)

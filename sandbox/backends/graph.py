@@ -91,10 +91,11 @@ def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor
         return [owner, lengths, torch.full((total,), signature.width, dtype=torch.int32, device=device)]
 
     shape = {"arena": (_ROWS * scale, signature.width), "channels": (_CHANNELS * scale, _REST)}.get(kind, (_LENGTH * scale,))
-    each = {"arena": (_OWNERS if joint else _SCOPES,), "channels": (shape[0], 1)}.get(kind, ())
+    # a number of a whole tensor has shape (1,): what Inductor writes to a 0-d CPU tensor of float64 is lost
+    each = {"arena": (_OWNERS if joint else _SCOPES,), "channels": (shape[0], 1)}.get(kind, (1,))
     if signature.scope == "coordinate" or (signature.scope == "channel" and kind == "whole"):
         each = shape
-    shapes = {PARAMETER: shape, SCOPE: each, TENSOR: (_OWNERS,) if kind == "arena" else ()}
+    shapes = {PARAMETER: shape, SCOPE: each, TENSOR: (_OWNERS,) if kind == "arena" else (1,)}
     numbers = filled((signature.structure.num_leaves,), signature.dtype if signature.evaluated else torch.float64)
     inputs = [numbers]
     if kind == "arena":

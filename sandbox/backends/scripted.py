@@ -106,6 +106,7 @@ def _source(recipe: Recipe, dtype: torch.dtype) -> str:
     kinds = recipe.state_kinds()
     wide = str(state_dtype(dtype))
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
+    # every tensor is made from p: one that depends on nothing would be folded into a constant, and all states share it
     shape = {PARAMETER: "p.size()", SCOPE: _scope_shape(recipe.scope)}
     makes = "".join(
         f"        s[{name!r}] = torch.full({shape.get(kind, '[]')}, {float(initial.get(name, 0.0))!r}, dtype={wide}, "
@@ -114,7 +115,8 @@ def _source(recipe: Recipe, dtype: torch.dtype) -> str:
     )
     norm = ", norm: Tensor" if recipe.needs_norm else ""
     hessian = ", hessian: List[Tensor]" if recipe.second_order else ""
-    pass_norm, pass_hessian = ", norm" if norm else "", ", hessian" if hessian else ""
+    pass_norm, pass_hessian = ", norm" if norm else "", ", live_hessian" if hessian else ""
+    take_hessian = "            live_hessian.append(hessian[i])\n" if hessian else ""
     norm_of = (
         f"    norms = [g.to({wide}).square().sum() for g in live_grads]\n    norm = torch.stack(norms).sum().sqrt()\n"
         if norm
@@ -128,8 +130,8 @@ def init(self, params: List[Tensor]) -> List[Dict[str, Tensor]]:
         if p.dtype != {dtype}:
             raise ValueError("this script was made for {dtype}")
         s: Dict[str, Tensor] = {{}}
-        s["step"] = torch.zeros([], dtype=torch.int64)
-        s["lr"] = torch.zeros([], dtype=torch.float64)
+        s["step"] = torch.zeros([], dtype=torch.int64, device=p.device)
+        s["lr"] = torch.zeros([], dtype=torch.float64, device=p.device)
 {makes}        out.append(s)
     return out
 
@@ -149,15 +151,37 @@ def step(self, params: List[Tensor], grads: List[Optional[Tensor]], state: List[
     live_params: List[Tensor] = []
     live_grads: List[Tensor] = []
     live_state: List[Dict[str, Tensor]] = []
+    live_hessian: List[Tensor] = []
     for i in range(len(params)):
         g = grads[i]
         if g is not None and params[i].numel() > 0:
             live_params.append(params[i].detach())
             live_grads.append(g)
             live_state.append(state[i])
-    if len(live_params) == 0:
+{take_hessian}    if len(live_params) == 0:
         return
-{norm_of}    self.update(live_params, live_grads, live_state, lr{pass_norm}{pass_hessian})
+{norm_of}{_cohorts(recipe, pass_norm, pass_hessian)}"""
+
+
+def _cohorts(recipe: Recipe, norm: str, hessian: str) -> str:
+    """Who steps together: all at once where each is on its own, else those of one step count and one last rate."""
+    if recipe.scope != "global":
+        return f"    self.update(live_params, live_grads, live_state, lr{norm}{hessian})\n"
+    parts = ["params", "grads", "state"] + (["hessian"] if hessian else [])
+    sources = {"params": "live_params", "grads": "live_grads", "state": "live_state", "hessian": "live_hessian"}
+    kinds = {"state": "List[Dict[str, Tensor]]"}
+    start = "".join(f"            some_{p}: {kinds.get(p, 'List[Tensor]')} = []\n" for p in parts)
+    take = "".join(f"                    some_{p}.append({sources[p]}[j])\n" for p in parts)
+    some_hessian = ", some_hessian" if hessian else ""
+    return f"""    done: List[bool] = [False for p in live_params]
+    for i in range(len(live_params)):
+        if not done[i]:
+            t = int(live_state[i]["step"])
+            rate = float(live_state[i]["lr"])
+{start}            for j in range(i, len(live_params)):
+                if not done[j] and int(live_state[j]["step"]) == t and (t == 0 or float(live_state[j]["lr"]) == rate):
+                    done[j] = True
+{take}            self.update(some_params, some_grads, some_state, lr{norm}{some_hessian})
 """
 
 
@@ -181,7 +205,7 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
             laid = shape == PARAMETER or (
                 shape == SCOPE and (whole_scope or kind == "channels" or recipe.scope == "coordinate")
             )
-            lines.append(f"s{j} = " + (view.format(f's["{name}"]') if laid else f's["{name}"]'))
+            lines.append(f"s{j} = " + (view.format(f's["{name}"]') if laid else f's["{name}"].view(1)'))
             arguments.append(f"s{j}")
         lines.append(f"self.{kind}({', '.join(arguments)})")
         lines.append("if not p.is_contiguous():")
