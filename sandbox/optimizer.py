@@ -204,21 +204,20 @@ class Optimizer(torch.optim.Optimizer):
 
     def _finite(self, grads: list[list[Tensor | None]]) -> bool:
         """Whether all gradients are finite; raises or counts as `nonfinite` says where not."""
-        present = [g for row in grads for g in row if g is not None and g.numel()]
-        if not present:
+        if _sums_are_finite([g for row in grads for g in row if g is not None]):
             return True
-        sizes = torch.stack([n.float().cpu() for n in torch._foreach_norm(present, math.inf)])
-        if bool(sizes.isfinite().all()):
-            return True
-        if self.nonfinite == "skip":
-            self.skipped_steps += 1
-            return False
+        # a sum may overflow where every entry is finite
         named = [
             self._name(index, i)
             for index, row in enumerate(grads)
             for i, g in enumerate(row)
             if g is not None and not bool(g.isfinite().all())
         ]
+        if not named:
+            return True
+        if self.nonfinite == "skip":
+            self.skipped_steps += 1
+            return False
         raise FloatingPointError(
             f"NaN or infinity in the gradient of parameter {', '.join(named[:5])}{' and others' if len(named) > 5 else ''}; "
             'nothing was changed (nonfinite="skip" skips and counts such steps, "pass" computes with them)'
@@ -306,6 +305,18 @@ def _check_keys(recipe: Recipe, given: dict[str, Any]) -> None:
         if key in renamed:
             raise ValueError(f"{key!r} is called {renamed[key]!r} in a parameter group")
         raise ValueError(suggest.unknown("number of a parameter group", key, ["lr", *names]))
+
+
+def _sums_are_finite(grads: list[Tensor]) -> bool:
+    """Whether no gradient holds NaN or infinity, as far as one number a tensor tells: each sum (norm, on a GPU) is finite."""
+    by_kind: dict[Any, list[Tensor]] = {}
+    for g in grads:
+        by_kind.setdefault((g.dtype, g.device), []).append(g)
+    for (_, device), same in by_kind.items():
+        sums = [g.sum() for g in same] if device.type == "cpu" else torch._foreach_norm(same)
+        if not bool(torch.stack(sums).isfinite().all()):
+            return False
+    return True
 
 
 def _on_host(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -67,6 +67,7 @@ class Large:
 
     index: int
     kind: str
+    theta: tuple[torch.dtype, torch.device]
     states: list[Tensor]  # in the layout `kind`, views of the optimizer's
     run: Callable[..., None]
 
@@ -79,6 +80,7 @@ class Small:
     rows: list[Tensor]
     theta: Tensor  # θ, or the step
     theta_views: list[Tensor]
+    addresses: list[int]  # of theta_views
     g: Tensor
     g_views: list[Tensor]
     hessian: Tensor | None
@@ -110,7 +112,6 @@ class Plan:
 
     def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Compiled) -> None:
         self.recipe, self.structure, self.flat, self.mode = step.recipe, structure, backend.flat, backend.mode
-        self.dtypes = [(p.dtype, p.device) for p in cohort.params]
         self.numbers: dict[Any, Tensor] = {}
         self.large: list[Large] = []
         small: dict[Any, list[int]] = {}
@@ -125,8 +126,11 @@ class Plan:
         self._share_counts(cohort)
 
     def fits(self, cohort: Cohort, step: Step) -> bool:
-        """Whether the plan still describes the tensors (a model may have been moved or cast since)."""
-        return all(p.dtype is d and p.device == v for p, (d, v) in zip(cohort.params, self.dtypes, strict=True))
+        """Whether the plan still describes the large tensors (a model may have been moved or cast since; copies into an arena
+        do not mind)."""
+        return all(
+            large.theta == (p.dtype, p.device) and p.is_contiguous() for large in self.large for p in [cohort.params[large.index]]
+        )
 
     # -- building ----------------------------------------------------------------------------------------------------
 
@@ -151,7 +155,7 @@ class Plan:
                 cohort.states[i][name] = value = value.contiguous()
                 value = layout.flatten(kind, value)
             states.append(value if value.ndim else value.view(1))
-        self.large.append(Large(i, kind, states, run))
+        self.large.append(Large(i, kind, (p.dtype, p.device), states, run))
 
     def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
         recipe, params = self.recipe, [cohort.params[i] for i in indices]
@@ -193,7 +197,21 @@ class Plan:
         run, steps_only = compiled_step(
             recipe, self._signature("arena", theta, dtype, width), step_only=not self.flat, mode=self.mode
         )
-        arena = Small(indices, rows, theta, theta_views, g, g_views, hessian, hessian_views, states, run, steps_only, params)
+        arena = Small(
+            indices=indices,
+            rows=rows,
+            theta=theta,
+            theta_views=theta_views,
+            addresses=[v.data_ptr() for v in theta_views],
+            g=g,
+            g_views=g_views,
+            hessian=hessian,
+            hessian_views=hessian_views,
+            states=states,
+            run=run,
+            steps_only=steps_only,
+            params=params,
+        )
         if self.flat:
             _flatten(arena)
         return arena
@@ -233,7 +251,7 @@ class Plan:
             torch._foreach_copy_(small.hessian_views, [step.hessians[i] for i in small.indices])  # type: ignore[arg-type]
             extra.append(small.hessian)
         if self.flat:
-            if any(p.data_ptr() != v.data_ptr() for p, v in zip(small.params, small.theta_views, strict=True)):
+            if [p.data_ptr() for p in small.params] != small.addresses:
                 _flatten(small)
         elif not small.steps_only:
             torch._foreach_copy_(small.theta_views, small.params)
