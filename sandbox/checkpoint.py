@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from sandbox.blocks.base import show
+
 if TYPE_CHECKING:
     from sandbox.optimizer import Optimizer
 
@@ -16,9 +18,13 @@ def pack(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
     for group in state_dict["param_groups"]:
         recipe = group["recipe"]
         plain = {k: v for k, v in group.items() if isinstance(v, Tensor) or not callable(v)}
-        groups.append({**plain, "recipe": {"name": recipe.name, **recipe.structure()}})
+        groups.append({**plain, "recipe": {"name": recipe.name, **_structure(group)}})
     state = {key: dict(value) for key, value in state_dict["state"].items()}
-    extra = {"skipped_steps": optimizer.skipped_steps, "generator": optimizer.generator.get_state()}
+    extra = {
+        "skipped_steps": optimizer.skipped_steps,
+        "maximize": optimizer.maximize,
+        "generator": optimizer.generator.get_state(),
+    }
     return {**state_dict, "state": state, "param_groups": groups, "sandbox": extra}
 
 
@@ -27,6 +33,8 @@ def unpack(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
         changed = hook(optimizer, state_dict)
         state_dict = state_dict if changed is None else changed
+    if not {"state", "param_groups"} <= set(state_dict):
+        raise ValueError(f"not a state_dict of an optimizer: it has {', '.join(map(str, state_dict)) or 'nothing'}")
     pairs = _matched(optimizer, state_dict)
     saved = state_dict["state"]
     for key, p, name in pairs:
@@ -40,10 +48,18 @@ def unpack(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
             optimizer.state[p][name].copy_(value)
     extra = state_dict.get("sandbox", {})
     optimizer.skipped_steps = extra.get("skipped_steps", optimizer.skipped_steps)
+    optimizer.maximize = extra.get("maximize", optimizer.maximize)
     if "generator" in extra:
         optimizer.generator.set_state(extra["generator"].cpu())
     for post in optimizer._optimizer_load_state_dict_post_hooks.values():
         post(optimizer)
+
+
+def _structure(group: dict[str, Any]) -> dict[str, str]:
+    """The recipe's structure, and whether its rate is a number or which function of t."""
+    lr = group["lr"]
+    function = callable(lr) and not isinstance(lr, Tensor)
+    return {**group["recipe"].structure(), "lr": f"function of t {show(lr)}" if function else "number"}
 
 
 def _matched(optimizer: Optimizer, state_dict: dict[str, Any]) -> list[tuple[Any, Tensor, str]]:
@@ -59,7 +75,7 @@ def _matched(optimizer: Optimizer, state_dict: dict[str, Any]) -> list[tuple[Any
             )
         if not isinstance(saved.get("recipe"), dict):
             raise ValueError(f"group {index}: no recipe in the checkpoint; it is not one of sandbox.Optimizer")
-        here = group["recipe"].structure()
+        here = _structure(group)
         differing = [
             f"{slot}: {saved['recipe'].get(slot)} there, {here[slot]} here"
             for slot in here

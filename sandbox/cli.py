@@ -168,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
     command: Any = tyro.cli(Command, prog="apollo-sandbox", description=ABOUT, args=arguments, config=(OmitSubcommandPrefixes,))
     try:
         return command.main()
-    except (ValueError, TypeError, FileNotFoundError) as error:
+    except (ValueError, TypeError, OSError) as error:
         if os.environ.get("APOLLO_SANDBOX_TRACEBACK"):
             raise
         sys.stderr.write(f"apollo-sandbox: {error}\n")
@@ -177,7 +177,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run() -> None:
     """Entry point of the installed command."""
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.stderr.write("apollo-sandbox: interrupted\n")
+        sys.exit(INTERRUPTED)
 
 
 def _console() -> Console:
@@ -190,7 +194,17 @@ def _table(console: Console, head: list[str], rows: list[list[str]]) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(*head, box=box.SIMPLE)
+    widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
+    if sum(widths) + 3 * len(widths) > console.width and len(head) > 4:
+        # too narrow for a line each: a block each
+        for row in rows:
+            console.print(f"\n{row[0]}", style="bold", highlight=False)
+            for name, value in zip(head[1:], row[1:], strict=True):
+                console.print(f"  {name}: {value}", highlight=False)
+        return
+    table = Table(box=box.SIMPLE)
+    for name in head:
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)

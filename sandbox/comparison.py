@@ -10,10 +10,11 @@ initialisation and order of batches for every variant, test split looked at once
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -26,7 +27,7 @@ import polars as pl
 
 from sandbox import backends, lookup, suggest, tasks
 from sandbox.recipe import Recipe
-from sandbox.study import run, statistics
+from sandbox.study import identity, run, statistics
 from sandbox.study.store import Store, write_manifest
 
 TUNING_SEEDS_FROM = 10_000  # tuning seeds are 10000, 10001, …; final ones 0, 1, …
@@ -56,7 +57,8 @@ class Plan:
         """The settings of one run."""
         name, fingerprint = self.task.name, recipe.fingerprint()
         shared = self.steps, self.warmup, self.schedule, self.evaluations, self.backend
-        return run.Settings(name, fingerprint, lr, seed, role, *shared)
+        depends = identity.task(self.task), identity.code(recipe, self.task)
+        return run.Settings(name, fingerprint, lr, seed, role, *shared, *depends)
 
     def tuning(self, recipe: Recipe) -> list[run.Settings]:
         """The runs that choose a recipe's rate."""
@@ -75,6 +77,7 @@ class Summary:
     name: str
     lr: float
     on_edge: bool
+    tuned: bool  # whether some rate of the grid survived tuning
     train_loss: float
     best_loss: float
     test_metric: float
@@ -144,7 +147,7 @@ def compare(
     jobs: processes side by side, one thread each.  progress: called after every run.
     Raises ValueError for unknown names and impossible numbers.
     """
-    plan = _plan(recipes, task, seeds, tuning_seeds, rates, spacing, steps, warmup, schedule, evaluations, backend)
+    plan = _plan(recipes, task, seeds, tuning_seeds, rates, spacing, steps, warmup, schedule, evaluations, backend, jobs)
     store = Store(Path(out) if out is not None else Path("results") / plan.task.name)
     all_runs = len(plan.recipes) * (plan.rates * plan.tuning_seeds * (plan.rates > 1) + plan.seeds)
     counted = Counter[str]()
@@ -178,7 +181,7 @@ def compare(
     result = Comparison(plan, _summaries(plan, rows, chosen), rows, store.folder)
     from sandbox.study import report
 
-    write_manifest(store.folder / "manifest.json", {**manifest, "chosen_rates": {n: lr for n, (lr, _) in chosen.items()}})
+    write_manifest(store.folder / "manifest.json", {**manifest, "chosen_rates": {n: lr for n, (lr, *_) in chosen.items()}})
     report.write(result)
     return result
 
@@ -195,6 +198,7 @@ def _plan(
     schedule: str,
     evaluations: int,
     backend: str,
+    jobs: int,
 ) -> Plan:
     if isinstance(recipes, str | Recipe) or not recipes:
         raise ValueError("compare needs a list of at least one recipe")
@@ -209,17 +213,24 @@ def _plan(
     steps = made.steps if steps is None else steps
     warmup = steps // 10 if warmup is None else warmup
     least = {"seeds": (seeds, 2), "tuning_seeds": (tuning_seeds, 1), "rates": (rates, 1), "steps": (steps, 1)}
-    for name, (value, low) in {**least, "evaluations": (evaluations, 1)}.items():
+    for name, (value, low) in {**least, "evaluations": (evaluations, 1), "jobs": (jobs, 1), "warmup": (warmup, 0)}.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be a whole number, got {value!r}")
         if value < low:
             raise ValueError(f"{name} must be at least {low}, got {value}")
-    if not 0 <= warmup <= steps:
+    if warmup > steps:
         raise ValueError(f"warmup must lie in [0, {steps}], the number of steps, got {warmup}")
-    if not (spacing > 1 and math.isfinite(spacing)):
-        raise ValueError(f"spacing must be a finite number above 1, got {spacing}")
+    if not 1 < spacing <= 1000:
+        raise ValueError(f"spacing must lie in (1, 1000], got {spacing}")
     backends.get(backend)
     if schedule not in run.SCHEDULES:
         raise ValueError(suggest.unknown("schedule", schedule, run.SCHEDULES))
-    return Plan(found, made, seeds, tuning_seeds, rates, spacing, steps, warmup, schedule, evaluations, backend)
+    plan = Plan(found, made, seeds, tuning_seeds, rates, spacing, steps, warmup, schedule, evaluations, backend)
+    for recipe in found:
+        grid = plan.grid(recipe)
+        if len(set(grid)) < rates or not all(0 < lr < math.inf for lr in grid):
+            raise ValueError(f"spacing {spacing} gives {recipe.name} no grid of {rates} different rates: {grid}")
+    return plan
 
 
 def _manifest(plan: Plan) -> dict[str, Any]:
@@ -242,33 +253,44 @@ def _execute(
         for recipe, settings in todo:
             yield recipe, settings, run.train(task, recipe, settings)
         return
-    pool = ProcessPoolExecutor(min(jobs, len(todo)), mp_context=get_context("spawn"), initializer=_worker)
+    pool = ProcessPoolExecutor(min(jobs, len(todo)), mp_context=get_context("spawn"))
     try:
-        futures = {pool.submit(run.train, task, recipe, settings): (recipe, settings) for recipe, settings in todo}
+        with _interrupts_ignored():  # by the workers, which inherit it: Ctrl-C is for the parent
+            futures = {pool.submit(run.train, task, recipe, settings): (recipe, settings) for recipe, settings in todo}
         for future in as_completed(futures):
             yield (*futures[future], future.result())
     finally:
+        workers = list((getattr(pool, "_processes", None) or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:  # what they have in hand is lost; waiting for it would not save it
+            worker.terminate()
 
 
-def _worker() -> None:
-    """A worker leaves Ctrl-C to its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["OMP_NUM_THREADS"] = "1"
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def _chosen(store: Store, plan: Plan, recipe: Recipe, tuning: list[run.Settings]) -> tuple[float, bool]:
-    """The rate with the lowest mean final validation loss, and whether it lies on the grid's edge."""
+def _chosen(store: Store, plan: Plan, recipe: Recipe, tuning: list[run.Settings]) -> tuple[float, bool, bool]:
+    """The rate with the lowest mean final validation loss, whether it lies on the grid's edge, and whether any survived."""
     grid = plan.grid(recipe)
     if not tuning:
-        return grid[0], False
+        return grid[0], False, True
     ends = store.rows({s.key(): recipe.name for s in tuning}).filter(pl.col("step") == plan.steps)
     means = {lr: float(np.mean(ends.filter(pl.col("lr") == lr)["validation_loss"].to_numpy())) for lr in grid}
     best = min(grid, key=lambda lr: (means[lr], abs(math.log(lr / recipe.lr))))
-    return best, best in (grid[0], grid[-1])
+    survived = math.isfinite(means[best])
+    return best, survived and best in (grid[0], grid[-1]), survived
 
 
-def _summaries(plan: Plan, rows: pl.DataFrame, chosen: dict[str, tuple[float, bool]]) -> list[Summary]:
+def _summaries(plan: Plan, rows: pl.DataFrame, chosen: dict[str, tuple[float, bool, bool]]) -> list[Summary]:
     final = rows.filter(pl.col("role") == "final")
     sign = 1.0 if plan.task.higher_is_better else -1.0
     worst = -sign * math.inf
@@ -297,6 +319,7 @@ def _summaries(plan: Plan, rows: pl.DataFrame, chosen: dict[str, tuple[float, bo
                 name=name,
                 lr=chosen[name][0],
                 on_edge=chosen[name][1],
+                tuned=chosen[name][2],
                 train_loss=float(np.mean(end["train_loss"].to_numpy())),
                 best_loss=float(np.mean(best.to_numpy())),
                 test_metric=float(np.mean(end["test_metric"].to_numpy())),

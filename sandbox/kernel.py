@@ -54,7 +54,9 @@ def evaluate(recipe: Recipe, t: Any, lr: Any, lr_old: Any) -> tuple[Any, ...]:
     """
     recipe = at(recipe, t)
     lr = recipe.lr if lr is None else lr(t) if callable(lr) else lr
-    if isinstance(lr, float):
+    if isinstance(lr, float | int):
+        if not 0 <= lr < float("inf"):
+            raise ValueError(f"lr must lie in [0, inf), got {lr:g}")
         recipe.decay.allow(lr)
     coefficients = {path: block.coefficients(t) for path, block in recipe.blocks()}
     # before the first step there is no older rate

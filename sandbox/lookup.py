@@ -24,7 +24,10 @@ def recipe(what: str | Recipe) -> Recipe:
         path = Path(what)
         if not path.is_file():
             raise FileNotFoundError(f"no recipe file {what!r} in {Path.cwd()}")
-        return Recipe.from_toml(path.read_text())
+        try:
+            return Recipe.from_toml(path.read_text())
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{what}: {error}") from error
     if ":" in what:
         return _attribute(what)
     import variants

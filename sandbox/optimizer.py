@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
-from sandbox import backends, checkpoint, hessian, lookup, suggest
+from sandbox import backends, checkpoint, hessian, kernel, lookup, suggest
 from sandbox.backends import Backend, Cohort, Step
 from sandbox.blocks import L2Decay
 from sandbox.blocks.base import show
@@ -24,6 +24,8 @@ from sandbox.recipe import Recipe, global_norm
 
 NonFinite = Literal["raise", "skip", "pass"]
 _OWN = ("params", "param_names", "lr", "recipe")
+# Numbers of torch's optimizers that a recipe may not have; unlike a scheduler's own entries they mean something to a user.
+_TORCHS = ("weight_decay", "momentum", "betas", "eps", "alpha", "dampening", "nesterov", "amsgrad", "lr_decay", "rho")
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -40,7 +42,8 @@ class Optimizer(torch.optim.Optimizer):
         has changed), "skip" (leave everything as it is and count it in `skipped_steps`), or "pass" (compute with it, as
         torch.optim does, and save the check).
     seed: of the random probes that second-order recipes draw; their state is part of `state_dict`.
-    numbers: any number of the recipe by its name in the group, as weight_decay=1e-4 or **{"rectifier.sigma": 0.1}.
+    numbers: any number of the recipe by its name in the group, as weight_decay=1e-4 or **{"rectifier.sigma": 0.1}.  These and
+        lr hold for all groups that do not have their own, also for those with a recipe of their own.
 
     State is made at construction: `opt.state[p]["moment.m"]`, `["curvature.B"]`, …, float32 where the parameter has fewer bits.
     A tensor without a gradient keeps its state; one that joins late counts its own steps.  Under scope "global" the tensors of
@@ -72,6 +75,7 @@ class Optimizer(torch.optim.Optimizer):
         self.generator = torch.Generator().manual_seed(seed)
         self._resolved: dict[int, tuple[Any, Recipe]] = {}
         given = {} if lr is None else {"lr": lr}
+        self._given = {**given, **numbers}
         super().__init__(params, {"recipe": recipe, **group_numbers(recipe), **numbers, **given})
 
     # -- groups ------------------------------------------------------------------------------------------------------
@@ -81,9 +85,8 @@ class Optimizer(torch.optim.Optimizer):
         recipe = lookup.recipe(param_group.get("recipe", self.defaults["recipe"]))
         _check_keys(recipe, param_group)
         names = group_numbers(recipe)
-        # a group with a recipe of its own takes its numbers from there, others from the optimizer's defaults
-        inherited = self.defaults if recipe is self.defaults["recipe"] else {}
-        filled = {name: inherited.get(name, value) for name, value in names.items()}
+        # what the optimizer was given by keyword holds for every group that has a number of this name
+        filled = {name: self._given.get(name, value) for name, value in names.items()}
         group = {**filled, **param_group, "recipe": recipe}
         if isinstance(group["lr"], Tensor):
             if group["lr"].numel() != 1:
@@ -122,13 +125,15 @@ class Optimizer(torch.optim.Optimizer):
         values = {path: group[name] for name, path in names.items()}
         stamp = (group["recipe"], len(group), *(float(v) if isinstance(v, Tensor) else v for v in values.values()))
         if self._resolved.get(index, (None,))[0] != stamp:
-            _check_keys(group["recipe"], {k: v for k, v in group.items() if "." in k})
+            _check_keys(group["recipe"], {k: v for k, v in group.items() if "." in k or k in _TORCHS})
             plain = {path: float(v) if isinstance(v, Tensor) else v for path, v in values.items()}
             self._resolved[index] = stamp, group["recipe"].with_numbers(plain)
         return self._resolved[index][1]
 
     def _rate(self, group: dict[str, Any], t: int) -> float:
         lr = group["lr"]
+        if isinstance(lr, bool | str):
+            raise TypeError(f"lr must be a number, a tensor or a function of t, got {lr!r}")
         lr = float(lr(t) if callable(lr) and not isinstance(lr, Tensor) else lr)
         if not 0 <= lr < math.inf:
             raise ValueError(f"lr must lie in [0, inf), got {show(lr)}")
@@ -150,24 +155,29 @@ class Optimizer(torch.optim.Optimizer):
         self._check_layout(grads)
         if self.maximize:
             grads = [[None if g is None else -g for g in row] for row in grads]
-        if self.nonfinite != "pass" and not self._finite(grads):
+        if self.nonfinite != "pass" and not self._finite(grads, "gradient"):
+            return loss
+        rows = [[products.get(p) for p in group["params"]] for group in self.param_groups] if products else []
+        if products and self.nonfinite != "pass" and not self._finite(rows, "Hessian-vector product"):
             return loss
         norm = None
+        if any(g["recipe"].needs_norm for g in self.param_groups) and any(g is not None for row in grads for g in row):
+            norm = global_norm([g for row in grads for g in row if g is not None])
+        # everything that can be wrong with a number is found before the first tensor changes
+        planned = []
         for index, group in enumerate(self.param_groups):
             recipe, row = self._recipe(index), grads[index]
-            if recipe.needs_norm and norm is None and any(g is not None for r in grads for g in r):
-                norm = global_norm([g for r in grads for g in r if g is not None])
             for cohort in self._in_step(index, row):
-                self._backend.step(
-                    cohort,
-                    Step(
-                        recipe=recipe,
-                        lr=self._rate(group, cohort.steps + 1),
-                        grads=row if len(cohort.members) == len(row) else [row[i] for i in cohort.members],  # type: ignore[arg-type,misc]
-                        hessians=[products.get(p) for p in cohort.params] if products else [None] * len(cohort.params),
-                        norm=norm if recipe.needs_norm else None,
-                    ),
+                lr = self._rate(group, cohort.steps + 1)
+                now = kernel.at(recipe, cohort.steps + 1)
+                now.decay.allow(lr)
+                mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
+                hessians = [products.get(p) for p in cohort.params] if products else [None] * len(cohort.params)
+                planned.append(
+                    (cohort, Step(now, lr, cast(Any, mine), cast(Any, hessians), norm if recipe.needs_norm else None))
                 )
+        for cohort, step in planned:
+            self._backend.step(cohort, step)
         return loss
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> tuple[Any, dict[Tensor, Tensor]]:
@@ -202,8 +212,8 @@ class Optimizer(torch.optim.Optimizer):
                         "use sparse=False in the layer that makes it"
                     )
 
-    def _finite(self, grads: list[list[Tensor | None]]) -> bool:
-        """Whether all gradients are finite; raises or counts as `nonfinite` says where not."""
+    def _finite(self, grads: list[list[Tensor | None]], what: str) -> bool:
+        """Whether all gradients (or products) are finite; raises or counts as `nonfinite` says where not."""
         if _sums_are_finite([g for row in grads for g in row if g is not None]):
             return True
         # a sum may overflow where every entry is finite
@@ -219,7 +229,7 @@ class Optimizer(torch.optim.Optimizer):
             self.skipped_steps += 1
             return False
         raise FloatingPointError(
-            f"NaN or infinity in the gradient of parameter {', '.join(named[:5])}{' and others' if len(named) > 5 else ''}; "
+            f"NaN or infinity in the {what} of parameter {', '.join(named[:5])}{' and others' if len(named) > 5 else ''}; "
             'nothing was changed (nonfinite="skip" skips and counts such steps, "pass" computes with them)'
         )
 
@@ -255,7 +265,7 @@ class Optimizer(torch.optim.Optimizer):
         self._cohorts = {}  # their counts come from the checkpoint now
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("maximize", "nonfinite", "skipped_steps", "flat", "_backend")
+        own = ("maximize", "nonfinite", "skipped_steps", "flat", "_backend", "_given")
         mine = {name: getattr(self, name) for name in own}
         return {**super().__getstate__(), **mine, "generator_state": self.generator.get_state()}
 

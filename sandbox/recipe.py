@@ -11,7 +11,7 @@ projection.  Known methods as recipes: `variants`.  How a step runs them: `sandb
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,11 @@ class Recipe:
     scope: str = "parameter"
 
     def __post_init__(self) -> None:
-        if isinstance(self.gradient, Block | list):
-            many = (self.gradient,) if isinstance(self.gradient, Block) else tuple(self.gradient)
-            object.__setattr__(self, "gradient", many)
+        if not isinstance(self.name, str):
+            raise TypeError(f"a recipe's name is a text, got {self.name!r}")
+        if isinstance(self.gradient, Block) or not isinstance(self.gradient, Iterable):
+            object.__setattr__(self, "gradient", (self.gradient,))
+        object.__setattr__(self, "gradient", tuple(self.gradient))
         lr = next(f for f in dataclasses.fields(self) if f.name == "lr")
         object.__setattr__(self, "lr", _checked("Recipe", lr, self.lr))
         for path, block in self.blocks():
@@ -75,7 +77,7 @@ class Recipe:
             if not isinstance(block, Block) or slot not in block.slots:
                 raise TypeError(_misfit(slot, block))
         if self.scope not in scope.NAMES:
-            raise ValueError(suggest.unknown("scope", self.scope, scope.NAMES))
+            raise ValueError(suggest.unknown("scope", str(self.scope), scope.NAMES))
         self._check_needs()
 
     def _check_needs(self) -> None:
@@ -122,10 +124,11 @@ class Recipe:
 
     def with_numbers(self, values: dict[str, Any]) -> Recipe:
         """This recipe with some numbers replaced by dotted name; the name stays."""
-        made, known = self, self.numbers()
+        made = self
         for name, value in values.items():
-            if name not in known:
-                raise ValueError(suggest.unknown("number", name, known))
+            places = {"lr"} | {path for where, block in made.blocks() for path in _places(where, block)}
+            if name not in places:
+                raise ValueError(suggest.unknown("number", name, places))
             made = _set(made, name.split("."), value)
         return made
 
@@ -179,7 +182,9 @@ class Recipe:
         return pytree.tree_map(self.init_tensor, params)
 
     def init_tensor(self, p: Tensor) -> dict[str, Tensor]:
-        """State of one tensor before the first step."""
+        """State of one tensor before the first step.  Raises TypeError for a tensor that is not of floating point."""
+        if not p.is_floating_point():
+            raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
         state = {
             "step": torch.zeros((), dtype=torch.int64, device=p.device),
             "lr": torch.zeros((), dtype=torch.float64, device=p.device),
@@ -209,6 +214,9 @@ class Recipe:
                 f"recipe {self.name!r} needs `hessian`: z ⊙ Hz for each parameter; sandbox.hessian.hutchinson computes it, "
                 "and sandbox.Optimizer does when step(closure) gets a closure that returns the loss"
             )
+        missing = [name for s in states for name in self.state_kinds() if name not in s]
+        if missing:
+            raise ValueError(f"the state is not one of recipe {self.name!r}: it lacks {', '.join(sorted(set(missing)))}")
         active = [i for i, g in enumerate(grads) if g is not None]
         for i in active:
             if grads[i].shape != leaves[i].shape:
@@ -340,10 +348,18 @@ def _structure(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_structure, value))})"
     if not isinstance(value, Block):
-        return repr(value)
-    fields = [f for f in dataclasses.fields(value) if not is_number(f)]  # type: ignore[arg-type]
+        named = _plain_function(value) and hasattr(value, "__qualname__")
+        return f"{value.__module__}:{value.__qualname__}" if named else repr(value)
+    # a number's value is no structure; that it is a function of t, and which, is
+    every = dataclasses.fields(value)  # type: ignore[arg-type]
+    fields = [f for f in every if not is_number(f) or _is_function(getattr(value, f.name))]
     inside = ", ".join(f"{f.name}={_structure(getattr(value, f.name))}" for f in fields)
-    return f"{type(value).__name__}({inside})"
+    home = "" if type(value).__module__.startswith("sandbox.blocks") else f"{type(value).__module__}:"
+    return f"{home}{type(value).__name__}({inside})"
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, Tensor)
 
 
 def _plain_function(value: Any) -> bool:
@@ -358,6 +374,16 @@ def _numbers(path: str, value: Any) -> dict[str, Any]:
         inner = getattr(value, field.name)
         if isinstance(inner, Block) or (is_number(field) and not _plain_function(inner)):
             found |= _numbers(f"{path}.{field.name}", inner)
+    return found
+
+
+def _places(path: str, block: Block) -> list[str]:
+    """The dotted names of all fields of a block that hold a number or a function of t, and of those inside them."""
+    found = []
+    for field in dataclasses.fields(block):  # type: ignore[arg-type]
+        inner, name = getattr(block, field.name), f"{path}.{field.name}"
+        found += [name] if is_number(field) else []
+        found += _places(name, inner) if isinstance(inner, Block) else []
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, SequentialLR
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
 
@@ -19,6 +19,9 @@ __all__ = ["Geometric", "InverseSquareRoot", "InverseTime", "Warmup", "warmup"]
 
 class Warmup(LRScheduler):
     """η_k = init + (η - init) k/steps at update k = 0, 1, … < steps, then η: each group's own rate η.
+
+    Steps by factors, as torch's own chainable schedulers do, so others (ExponentialLR, ReduceLROnPlateau, …) may be
+    stepped beside it; to have another one begin where it ends, use `warmup(…, then=…)`.
 
     steps: length of the warm-up in updates, ≥ 0.
     init: the rate of the first update, in every group: a number, or one a group.  Default η/1000, as the author's code.
@@ -32,6 +35,8 @@ class Warmup(LRScheduler):
         init: float | Sequence[float] | None = None,
         last_epoch: int = -1,
     ) -> None:
+        if isinstance(steps, bool) or not isinstance(steps, int):
+            raise TypeError(f"warm-up: steps must be a whole number, got {steps!r}")
         if steps < 0:
             raise ValueError(f"warm-up: steps must be at least 0, got {steps}")
         groups = optimizer.param_groups
@@ -47,11 +52,16 @@ class Warmup(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:  # type: ignore[override]
-        """The rates of the update to come."""
-        k = self.last_epoch
-        if k >= self.steps:
-            return [float(base) for base in self.base_lrs]
-        return [low + (float(base) - low) * k / self.steps for low, base in zip(self._init(), self.base_lrs, strict=True)]
+        """The rates of the update to come; after the warm-up, whatever they are, so that other schedulers may act beside it."""
+        k, rates = self.last_epoch, [float(g["lr"]) for g in self.optimizer.param_groups]
+        if k > self.steps or (k == self.steps and not self.steps):
+            return rates
+        found = []
+        for rate, low, base in zip(rates, self._init(), map(float, self.base_lrs), strict=True):
+            now, before = (low + (base - low) * j / self.steps for j in (k, k - 1))
+            # in proportion to what it was, since another scheduler may have changed it; from 0 there is no proportion
+            found.append(rate * now / before if k > 0 and before > 0 and rate > 0 else now)
+        return found
 
     def _init(self) -> list[float]:
         """A group added later starts at a thousandth of its rate."""
@@ -73,6 +83,8 @@ def warmup(
     """
     if then is None:
         return Warmup(optimizer, steps, init)
+    if isinstance(then, ReduceLROnPlateau):
+        raise TypeError("ReduceLROnPlateau needs a metric and cannot be chained: make it beside the warm-up and step both")
     # `then` has set rates for its own update 0; the warm-up starts from the rates that it was given
     for group in optimizer.param_groups:
         rate = group["initial_lr"]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """The message for a `name` that is none of the `known` ones."""
     known = sorted(known)
+    name = str(name)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown {what} {name!r}{hint} Known: {', '.join(known) or 'none'}"

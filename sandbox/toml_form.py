@@ -92,7 +92,11 @@ def _path(thing: Any) -> str:
 
 def _value(value: Any, key: str) -> Any:
     if isinstance(value, dict):
-        return _import(value["function"]) if "function" in value else _block(value, key)
+        if "function" not in value:
+            return _block(value, key)
+        if not isinstance(value["function"], str) or not callable(function := _import(value["function"])):
+            raise ValueError(f"{key}: {value['function']!r} is not the import path of a function, as 'module:name'")
+        return function
     return value
 
 
@@ -100,9 +104,14 @@ def _block(table: dict[str, Any], key: str) -> Block:
     if not isinstance(table, dict) or "block" not in table:
         raise ValueError(f'{key}: expected a table with block = "Name", got {table!r}')
     name = table["block"]
-    made = _import(name) if ":" in name else getattr(blocks, name, None)
-    if made is None:
-        raise ValueError(suggest.unknown("block", name, [n for n in blocks.__all__ if n[0].isupper()]))
+    if not isinstance(name, str):
+        raise ValueError(f"{key}: the block's name must be a text, got {name!r}")
+    known_blocks = [n for n in blocks.__all__ if dataclasses.is_dataclass(getattr(blocks, n)) and n != "Flow"]
+    if ":" not in name and name not in known_blocks:
+        raise ValueError(suggest.unknown("block", name, known_blocks))
+    made = _import(name) if ":" in name else getattr(blocks, name)
+    if not (isinstance(made, type) and issubclass(made, Block) and dataclasses.is_dataclass(made)):
+        raise ValueError(f"{key}: {name!r} is not a block (a class made with @block)")
     known = {f.name for f in dataclasses.fields(made)}
     values = {k: _value(v, f"{key}.{k}") for k, v in table.items() if k != "block"}
     for k in values:
@@ -118,6 +127,6 @@ def _import(path: str) -> Any:
         found = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot import {path!r}: {error}") from error
+    except Exception as error:  # whatever a user's module raises
+        raise ValueError(f"cannot import {path!r}: {type(error).__name__}: {error}") from error
     return found

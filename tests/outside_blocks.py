@@ -28,6 +28,18 @@ class MeanAbsolute(Curvature):
         return {"B": self.beta * B + (1 - self.beta) * x.g.abs()}
 
 
+@block
+class RawProbe(Curvature):
+    """B = z ⊙ Hz, kept as it is."""
+
+    needs = ("hessian",)
+    state = {"h": PARAMETER}
+
+    def update(self, x, *, h):
+        # h = z ⊙ Hz
+        return {"h": x.hessian}
+
+
 def decaying(t):
     """A number as a plain function of t."""
     return 0.9 / t

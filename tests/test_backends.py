@@ -123,8 +123,12 @@ def test_equal_to_eager(name, backend, dtype):
     assert_alike(trajectory(recipe, dtype, backend), eager(recipe, dtype), dtype, factor)
 
 
-@pytest.mark.parametrize("name", ["apollo", "scale-invariant", "apollow", "global-secant", "channel-secant", "adahessian", "adam"])
-@pytest.mark.parametrize(("first", "then"), [("compiled", "eager"), ("eager", "compiled"), ("scripted", "compiled"), ("compiled", "scripted")])
+@pytest.mark.parametrize(
+    "name", ["apollo", "scale-invariant", "apollow", "global-secant", "channel-secant", "adahessian", "adam"]
+)
+@pytest.mark.parametrize(
+    ("first", "then"), [("compiled", "eager"), ("eager", "compiled"), ("scripted", "compiled"), ("compiled", "scripted")]
+)
 def test_checkpoints_cross_backends(name, first, then):
     recipe = variants.get(name)
     assert_alike(trajectory(recipe, torch.float64, first, then), eager(recipe, torch.float64), torch.float64)

@@ -85,3 +85,27 @@ def test_compare_from_a_shell(tmp_path):
     assert time.monotonic() - started < 60
     bad = run("compare", "apollo", "--sedes", "3")
     assert bad.returncode == 2
+
+
+def test_narrow_terminals_lose_no_digit(monkeypatch, capsys):
+    from rich.console import Console
+
+    monkeypatch.setattr(cli, "_console", lambda: Console(width=60))
+    head = ["variant", "lr", "final loss", "best loss", "test accuracy", "diverged"]
+    cli._table(cli._console(), head, [["scale-invariant", "0.00316", "0.0123456", "0.0123456", "0.9731", "0 of 10"]])
+    out = capsys.readouterr().out
+    assert "…" not in out
+    for value in ("scale-invariant", "0.00316", "0.0123456", "0.9731"):
+        assert value in out
+
+
+def test_files_in_the_way_and_broken_modules(tmp_path, monkeypatch, capsys):
+    (tmp_path / "taken").write_text("")
+    small = ["--seeds", "2", "--tuning-seeds", "1", "--rates", "1", "--steps", "5", "--task", "quadratic"]
+    assert cli.main(["compare", "sgd", *small, "--out", str(tmp_path / "taken")]) == 2
+    (tmp_path / "broken_module.py").write_text("def recipe(:\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cli.main(["show", "broken_module:recipe"]) == 2
+    err = capsys.readouterr().err
+    assert "SyntaxError" in err
+    assert "Traceback" not in err

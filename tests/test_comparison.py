@@ -185,7 +185,7 @@ def test_floor_occupancy_is_the_share_of_small_curvatures():
         ({"rates": 0}, "rates must be at least 1, got 0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"warmup": 21}, "warmup must lie in [0, 20]"),
-        ({"spacing": 1.0}, "spacing must be a finite number above 1"),
+        ({"spacing": 1.0}, "spacing must lie in (1, 1000]"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"backend": "eagr"}, "did you mean 'eager'"),
     ],
@@ -233,3 +233,207 @@ def test_two_comparisons_share_a_folder(tmp_path):
     two.add([{"run": "b", "step": 1}])
     one.add([{"run": "b", "step": 2}])  # done by the other already: not written twice
     assert Store(tmp_path).frame["run"].to_list() == ["a", "b"]
+
+
+# -- found in review -------------------------------------------------------------------------------------------------
+
+
+def test_another_task_or_another_code_is_another_run(tmp_path, monkeypatch):
+    """Options of a task, and the source of a block, belong to what a result depends on."""
+    sgd = variants.get("sgd").replace(lr=0.01, name="sgd")
+    same = {**SMALL, "rates": 1, "out": tmp_path}
+    calm = compare([sgd], tasks.get("quadratic", noise=0.0), **same).summaries[0].train_loss
+    wild = compare([sgd], tasks.get("quadratic", noise=5.0), **same).summaries[0].train_loss
+    assert wild > 2 * calm
+    module = tmp_path / "edited_block.py"
+    text = (
+        "from sandbox.blocks import Number, Rectifier, block, number\n"
+        "from sandbox.recipe import Recipe\n\n"
+        "@block\nclass Edited(Rectifier):\n    '''D = |B| + σ.'''\n    sigma: Number = number(default=0.1, range='(0, inf)')\n\n"
+        "    def read(self, B):\n        return B.abs() + {factor} * self.sigma\n\n"
+        "def recipe():\n    return Recipe(name='edited', rectifier=Edited())\n"
+    )
+    losses = []
+    for factor in (1, 10):
+        module.write_text(text.format(factor=factor))
+        code = (
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom sandbox.comparison import compare\n"
+            f"print(compare(['edited_block:recipe'], 'quadratic', out={str(tmp_path / 'edited')!r}, seeds=2, rates=1, steps=20)"
+            ".summaries[0].train_loss)"
+        )
+        found = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, check=True)
+        losses.append(float(found.stdout))
+    assert losses[0] != losses[1]
+
+
+def test_a_rate_that_the_decay_does_not_allow_is_lost_not_an_end(tmp_path):
+    from sandbox.blocks import Decoupled
+
+    heavy = variants.get("apollo").replace(decay=Decoupled(rate=50.0), name="heavy")
+    result = compare([heavy], "quadratic", out=tmp_path, **SMALL)  # 50 × 0.0316 > 1
+    assert result.summaries[0].lr < 0.02
+    lost = result.runs.filter(pl.col("lr") * 50 >= 1)
+    assert len(lost)
+    assert lost["diverged"].all()
+
+
+def rows_of(plan, losses):
+    """A results frame as `compare` makes it, from {(role, lr, seed): (train losses by step, validation loss, metric, diverged)}."""
+    found = []
+    for (role, lr, seed), (train, validation, metric, diverged) in losses.items():
+        for step, loss in zip((0, plan.steps // 2, plan.steps), train, strict=True):
+            last = step == plan.steps
+            found.append(
+                {
+                    "variant": "adam",
+                    "role": role,
+                    "lr": lr,
+                    "seed": seed,
+                    "step": step,
+                    "train_loss": loss,
+                    "validation_loss": validation if last else 9.0,
+                    "diverged": diverged,
+                    "test_metric": metric if last else None,
+                    "seconds_a_step": 0.001,
+                    "floor_occupancy": None,
+                }
+            )
+    return pl.DataFrame(found)
+
+
+def test_rates_are_chosen_on_validation_loss_and_edges_of_both_sides_flagged(tmp_path, monkeypatch):
+    from sandbox import comparison
+
+    plan = comparison._plan(["adam"], "quadratic", 2, 1, 3, 10.0, 10, 0, "constant", 2, "eager", 1)
+    recipe = plan.recipes[0]
+    grid = plan.grid(recipe)
+    tuning = plan.tuning(recipe)
+
+    def chosen(validation):
+        losses = {
+            ("tuning", s.lr, s.seed): ([1.0, 0.5, 0.1 * (3 - i)], validation[i], None, False) for i, s in enumerate(tuning)
+        }  # the training loss always prefers the last
+        store = Store(tmp_path)
+        monkeypatch.setattr(store, "rows", lambda runs: rows_of(plan, losses))
+        return comparison._chosen(store, plan, recipe, tuning)
+
+    assert chosen([0.3, 0.1, 0.2]) == (grid[1], False, True)
+    assert chosen([0.1, 0.2, 0.3]) == (grid[0], True, True)
+    assert chosen([0.3, 0.2, 0.1]) == (grid[2], True, True)
+    assert chosen([0.2, 0.2, 0.2]) == (grid[1], False, True)  # of equal ones, the nearest to the default
+    assert chosen([math.inf] * 3) == (grid[1], False, False)
+
+
+def test_summaries_take_best_and_final_losses_apart():
+    from sandbox import comparison
+
+    plan = comparison._plan(["adam"], "digits-mlp", 2, 1, 1, 10.0, 10, 0, "constant", 2, "eager", 1)
+    losses = {("final", 0.1, seed): ([1.0, 0.2, 0.4 + seed], 0.5, 0.9, False) for seed in (0, 1)}
+    summary = comparison._summaries(plan, rows_of(plan, losses), {"adam": (0.1, False, True)})[0]
+    assert (summary.best_loss, summary.train_loss) == (pytest.approx(0.2), pytest.approx(0.9))
+
+
+def test_the_test_split_is_seen_once_a_final_run(monkeypatch):
+    task, seen = tasks.get("quadratic"), []
+    original = task.evaluate
+    task.evaluate = lambda params, split: seen.append(split) or original(params, split)
+    for role, count in (("tuning", 0), ("final", 1)):
+        seen.clear()
+        run.train(task, variants.get("adam"), run.Settings("quadratic", "", 0.01, 0, role, 10, 0, "constant", 5))
+        assert seen.count("test") == count
+
+
+def test_what_counts_as_diverged():
+    """Finite, but far above the start: nine times the loss's size there, or nine."""
+
+    class Climb(tasks.Task):
+        name, about, convex, metric, higher_is_better, steps = "climb", "", True, "x", False, 10
+
+        def __init__(self, start, slope):
+            self.start, self.slope = start, slope
+
+        def init(self, seed):
+            return {"x": torch.tensor([0.0])}
+
+        def batches(self, seed):
+            while True:
+                yield None
+
+        def full(self, split):
+            return None
+
+        def loss(self, params, batch):
+            # the gradient is -slope, so each step of SGD at rate 1 adds slope to x; the loss shown rises with x
+            x = params["x"].sum()
+            return self.start - self.slope * x if torch.is_grad_enabled() else self.start + x
+
+        def score(self, params, batch):
+            return params["x"].sum()
+
+    sgd = variants.get("sgd").replace(**{"moment.momentum": 0.0}, name="sgd")
+    for start, rise, diverged in (
+        (0.0, 8.0, False),
+        (0.0, 10.0, True),
+        (-5.0, 40.0, False),
+        (-5.0, 50.0, True),
+        (2.0, 17.0, False),
+        (2.0, 19.0, True),
+    ):
+        task = Climb(start, rise / 10)
+        rows = run.train(task, sgd, run.Settings("climb", "", 1.0, 0, "final", 10, 0, "constant", 2))
+        assert rows[-1]["diverged"] == diverged, (start, rise)
+        assert math.isinf(rows[-1]["train_loss"]) == diverged
+
+
+def test_schedules_of_runs():
+    """Rates after the warm-up: cosine reaches 0 at the last step; inverse-sqrt is 1/√k."""
+    for name, expected in (("cosine", [1.0, 0.75, 0.25]), ("inverse-sqrt", [1.0, 2**-0.5, 3**-0.5]), ("constant", [1.0] * 3)):
+        optimizer = sandbox.Optimizer([torch.ones(1, requires_grad=True)], "sgd", lr=1.0)
+        schedule = run._scheduler(optimizer, run.Settings("", "", 1.0, 0, "final", 5, 2, name, 1))
+        rates = []
+        for _ in range(5):
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+        assert rates == pytest.approx([0.001, 0.5005, *expected])
+
+
+def test_floor_occupancy_of_moving_floors():
+    """A floor that is a function of t is taken as it is now; a D that `monotone` holds up is not on the floor."""
+    p = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    moving = variants.get("apollo").replace(**{"rectifier.sigma": lambda t: 0.01 * t**3})
+    optimizer = sandbox.Optimizer([p], moving)
+    for _ in range(2):
+        p.grad = torch.ones(4, dtype=torch.float64)
+        optimizer.step()
+    optimizer.state[p]["curvature.B"].copy_(torch.tensor([0.005, 0.05, 0.07, 0.09]))
+    assert sandbox.probes.floor_occupancy(optimizer) == 0.75  # σ = 0.08
+    held = sandbox.Optimizer([p], "monotone")
+    p.grad = torch.ones(4, dtype=torch.float64)
+    held.step()
+    held.state[p]["curvature.B"].zero_()
+    held.state[p]["rectifier.D"].copy_(torch.tensor([0.01, 0.01, 0.5, 1.0]))
+    assert sandbox.probes.floor_occupancy(held) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"seeds": "3"}, "seeds must be a whole number, got '3'"),
+        ({"steps": 10.5}, "steps must be a whole number, got 10.5"),
+        ({"jobs": 0}, "jobs must be at least 1, got 0"),
+        ({"spacing": 1e200}, "spacing must lie in (1, 1000]"),
+        ({"spacing": 1 + 1e-9}, "no grid of 3 different rates"),
+    ],
+)
+def test_more_bad_arguments(change, says, tmp_path):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        compare(**{"recipes": ["apollo"], "task": "quadratic", **SMALL, "out": tmp_path, **change})
+    assert says in str(caught.value)
+
+
+def test_untuned_and_lost_tunings_are_said(tmp_path):
+    assert "untuned" in str(compare(["sgd"], "quadratic", out=tmp_path, **{**SMALL, "rates": 1}))
+    wild = variants.get("sgd").replace(lr=1e6, name="wild")
+    assert "Every rate of wild diverged in tuning" in str(compare(["sgd", wild], "quadratic", out=tmp_path, **SMALL))

@@ -88,11 +88,16 @@ def test_groups_have_their_own_rate_decay_and_recipe():
     assert "curvature.eps" not in together.param_groups[2]
 
 
-def test_a_group_with_its_own_recipe_takes_numbers_from_it():
+def test_a_group_with_its_own_recipe_takes_numbers_from_it_unless_told():
     a, b = (torch.ones(2, requires_grad=True) for _ in range(2))
     slow = variants.get("apollo").replace(**{"moment.beta": 0.5, "lr": 0.7})
-    optimizer = sandbox.Optimizer([{"params": [a]}, {"params": [b], "recipe": slow}], "apollo", lr=0.1)
-    assert [(g["lr"], g["momentum"]) for g in optimizer.param_groups] == [(0.1, 0.9), (0.7, 0.5)]
+    for given, expected in (
+        ({}, [(0.01, 0.9), (0.7, 0.5)]),
+        ({"lr": 0.1}, [(0.1, 0.9), (0.1, 0.5)]),
+        ({"momentum": 0.3}, [(0.01, 0.3), (0.7, 0.3)]),
+    ):
+        optimizer = sandbox.Optimizer([{"params": [a]}, {"params": [b], "recipe": slow}], "apollo", **given)
+        assert [(g["lr"], g["momentum"]) for g in optimizer.param_groups] == expected
 
 
 def test_numbers_changed_by_hand_take_effect():
@@ -529,3 +534,96 @@ def test_no_warnings_and_no_gradient_history():
         train(optimizer, model, 2)
     assert all(p.grad.grad_fn is None and p.is_leaf for p in model.parameters())
     assert all(not v.requires_grad for s in optimizer.state.values() for v in s.values())
+
+
+# -- found in review -------------------------------------------------------------------------------------------------
+
+
+def test_huge_but_finite_gradients_pass():
+    """1e200 is finite in float64, and so are entries whose sum overflows."""
+    for values in ([1e200, 1.0], [1.7e308, 1.7e308]):
+        p = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        optimizer = sandbox.Optimizer([p], "sgd", lr=1e-300)
+        p.grad = torch.tensor(values, dtype=torch.float64)
+        optimizer.step()
+        assert p.isfinite().all()
+        assert p[0] != 0
+
+
+def test_nonfinite_curvature_is_found_too():
+    """Gradient 0, but Hz is NaN: |p|^1.5 at 0."""
+    p = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    optimizer = sandbox.Optimizer([("p", p)], "adahessian")
+    with pytest.raises(FloatingPointError, match="NaN or infinity in the Hessian-vector product of parameter 'p'"):
+        optimizer.step(lambda: (p.abs() ** 1.5).sum())
+    assert torch.equal(p, torch.zeros(2, dtype=torch.float64))
+    assert int(optimizer.state[p]["step"]) == 0
+
+
+def test_a_decay_of_exactly_one_leaves_no_nan():
+    """γη/mean(D) = 1: θ holds no trace of the decay, and the next secant step goes without it."""
+    p = torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True)
+    optimizer = sandbox.Optimizer([p], "apollo-stable", lr=0.01, weight_decay=1.0)
+    for _ in range(4):
+        p.grad = torch.tensor([1e-5, 2e-5], dtype=torch.float64)
+        optimizer.step()
+        assert p.isfinite().all()
+
+
+def test_a_step_is_whole_or_not_at_all():
+    """A number that is wrong in the second group is found before the first group moves."""
+    a, b = (torch.ones(2, requires_grad=True) for _ in range(2))
+    optimizer = sandbox.Optimizer([{"params": [a]}, {"params": [b], "weight_decay": 50.0}], "apollow", lr=0.001)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.5
+    a.grad, b.grad = torch.ones(2), torch.ones(2)
+    with pytest.raises(ValueError, match=re.escape("rate * lr must be below 1, got 50 * 0.5")):
+        optimizer.step()
+    assert torch.equal(a, torch.ones(2))
+    assert int(optimizer.state[a]["step"]) == 0
+
+
+def test_torchs_own_numbers_set_later_are_not_ignored():
+    p = torch.ones(2, requires_grad=True)
+    p.grad = torch.ones(2)
+    optimizer = sandbox.Optimizer([p], "apollo")
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    with pytest.raises(ValueError, match="has no weight decay"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("lr", ["0.1", True])
+def test_a_rate_that_is_no_number(lr):
+    with pytest.raises(TypeError, match="lr must be a number, a tensor or a function of t"):
+        sandbox.Optimizer([torch.ones(2, requires_grad=True)], "apollo", lr=lr)
+
+
+def test_checkpoints_know_functions_of_t():
+    from sandbox.schedules import Geometric, InverseSquareRoot
+
+    p = torch.ones(2, requires_grad=True)
+    plain = variants.get("apollo")
+    moving = plain.replace(moment=EMA(beta=Geometric(first=0.9, ratio=0.9), bias_correction=True))
+    one, two = sandbox.Optimizer([p], plain), sandbox.Optimizer([p], moving)
+    for a, b in ((one, two), (two, one)):
+        with pytest.raises(ValueError, match="moment: EMA"):
+            a.load_state_dict(b.state_dict())
+    running = sandbox.Optimizer([p], plain, lr=InverseSquareRoot(first=0.1))
+    with pytest.raises(ValueError, match="lr: function of t"):
+        one.load_state_dict(running.state_dict())
+    with pytest.raises(ValueError, match="lr: number there, function of t"):
+        running.load_state_dict(one.state_dict())
+    running.load_state_dict(through_a_file(running.state_dict()))
+    with pytest.raises(ValueError, match="not a state_dict of an optimizer: it has nothing"):
+        one.load_state_dict({})
+
+
+def test_checkpoints_keep_direction_and_counts():
+    p = torch.ones(2, requires_grad=True)
+    climbing = sandbox.Optimizer([p], "apollo", maximize=True, nonfinite="skip")
+    p.grad = torch.full((2,), math.nan)
+    climbing.step()
+    other = sandbox.Optimizer([p], "apollo")
+    other.load_state_dict(climbing.state_dict())
+    assert other.maximize
+    assert other.skipped_steps == 1

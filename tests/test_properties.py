@@ -10,8 +10,23 @@ from hypothesis import strategies as st
 
 import sandbox
 import variants
-from sandbox.blocks import EMA, AbsoluteFloor, Decoupled, L2Decay, ScaleInvariantFloor, Stable, WeakSecant
+from sandbox.blocks import (
+    EMA,
+    AbsoluteFloor,
+    BeliefFloor,
+    Box,
+    ClipParameterNorm,
+    ClipValue,
+    Decoupled,
+    L2Decay,
+    Monotone,
+    RunningMaximum,
+    ScaleInvariantFloor,
+    Stable,
+    WeakSecant,
+)
 from sandbox.recipe import Recipe
+from tests.outside_blocks import RawProbe
 from tests.problem import SHAPES, Problem
 
 quick = settings(max_examples=25, deadline=None)
@@ -348,3 +363,105 @@ def test_monotone_keeps_its_promise():
             moved += sum(int((a > 1.01 * b).sum()) for a, b in zip(u, last, strict=True))
         last = u
     assert moved > 0
+
+
+# -- found in review -------------------------------------------------------------------------------------------------
+
+
+def one_step(recipe, g, steps=1, start=0.0, dtype=torch.float64, lr=1.0):
+    theta = torch.full((len(g),), start, dtype=dtype)
+    state = recipe.init(theta)
+    for _ in range(steps):
+        state, theta = recipe.update(state, theta, torch.tensor(g, dtype=dtype), lr=lr)
+    return theta, state
+
+
+def test_linear_loss_under_the_scale_invariant_floor_in_float32():
+    """d = m/1e-30 overflows when squared: B then stays, and θ finite."""
+    theta, state = one_step(variants.get("scale-invariant"), [1.0, 2.0], steps=6, dtype=torch.float32)
+    assert theta.isfinite().all()
+    assert state["curvature.B"].isfinite().all()
+
+
+def test_belief_floor_has_a_smallest_value():
+    """A constant gradient with β = 0 and ε = 0: g = m, so the floor would be 0."""
+    recipe = Recipe(moment=EMA(beta=0.0), curvature=WeakSecant(eps=0.0), rectifier=BeliefFloor(eps=0.0, tiny=0.25))
+    theta, state = one_step(recipe, [1.0, 2.0], steps=3)
+    assert float(state["rectifier.floor"]) == 0.25
+    assert theta.isfinite().all()
+
+
+def test_clips_and_boxes_have_two_sides():
+    sgd = variants.get("sgd").replace(gradient=(ClipValue(max_value=0.5),))
+    assert one_step(sgd, [3.0, -3.0, 0.25])[0].tolist() == [-0.5, 0.5, -0.25]
+    boxed = variants.get("sgd").replace(projection=Box(low=-0.5, high=2.0))
+    assert one_step(boxed, [3.0, -3.0, 0.25])[0].tolist() == [-0.5, 2.0, -0.25]
+
+
+def test_parameter_clip_is_over_the_tensor_whatever_the_scope():
+    g = torch.tensor([[3.0, 4.0], [0.0, 12.0]], dtype=torch.float64)  # norm 13
+    for scope in ("parameter", "channel", "coordinate"):
+        recipe = variants.get("sgd").replace(gradient=(ClipParameterNorm(max_norm=6.5),), scope=scope)
+        state, theta = recipe.update(recipe.init(g), torch.zeros_like(g), g, lr=1.0)
+        torch.testing.assert_close(theta, -g / 2, rtol=1e-15, atol=0)
+        state, theta = recipe.update(recipe.init(g), torch.zeros_like(g), g / 10, lr=1.0)
+        assert torch.equal(theta, -g / 10)
+
+
+def test_running_maximum():
+    recipe = Recipe(averaging=RunningMaximum())
+    theta = torch.ones(3, dtype=torch.float64)
+    state = recipe.init(theta)
+    largest = torch.zeros(3, dtype=torch.float64)
+    fell = False
+    for step in range(12):
+        g = torch.tensor(np.random.default_rng(step).standard_normal(3))
+        state, theta = recipe.update(state, theta, g, lr=0.01)
+        largest = torch.maximum(largest, state["curvature.B"])
+        fell = fell or bool((state["curvature.B"] < largest).any())
+        assert torch.equal(state["averaging.B"], largest)
+    assert fell
+
+
+def test_monotone_holds_from_the_second_step():
+    """η halves at once and |B| stays under the floor: D must stay as it was over η, so doubling D/η is not lowered."""
+    recipe = Recipe(rectifier=Monotone(inner=AbsoluteFloor(sigma=1.0), ceiling=10.0))
+    theta = torch.ones(2, dtype=torch.float64)
+    state = recipe.init(theta)
+    state, theta = recipe.update(state, theta, theta * 1e-3, lr=1.0)
+    assert state["rectifier.D"].tolist() == [1.0, 1.0]
+    state, theta = recipe.update(state, theta, theta * 1e-3, lr=4.0)
+    assert state["rectifier.D"].tolist() == [4.0, 4.0]
+
+
+def test_uncorrected_secant_learns_nothing_from_a_step_of_rate_zero():
+    recipe = variants.get("no-stepsize-correction").replace(**{"curvature.eps": 0.0})
+    theta = torch.ones(3, dtype=torch.float64)
+    state = recipe.init(theta)
+    for lr, learns in ((0.0, False), (0.0, False), (0.1, False), (0.1, True)):
+        state, theta = recipe.update(state, theta, theta * torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64), lr=lr)
+        assert bool(state["curvature.B"].any()) == learns
+
+
+@pytest.mark.parametrize(("lr", "says"), [(-1.0, "lr must lie in"), (math.nan, "lr must lie in")])
+def test_pure_update_checks_its_rate(lr, says):
+    with pytest.raises(ValueError, match=says):
+        one_step(variants.get("apollo"), [1.0], lr=lr)
+
+
+def test_pure_update_checks_its_tensors():
+    with pytest.raises(TypeError, match=r"floating-point tensors, got one of torch.int64"):
+        variants.get("apollo").init(torch.ones(2, dtype=torch.int64))
+    theta = torch.ones(2)
+    with pytest.raises(ValueError, match=r"not one of recipe 'hessian-ema': it lacks averaging.m"):
+        variants.get("hessian-ema").update(variants.get("apollo").init(theta), theta, theta)
+
+
+def test_the_sign_of_the_curvature_reaches_a_block():
+    """Hutchinson squares it; a block that does not sees -h under maximize."""
+    p = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    recipe = Recipe(curvature=RawProbe(), rectifier=AbsoluteFloor(sigma=1.0))
+    for maximize, sign in ((False, 1.0), (True, -1.0)):
+        optimizer = sandbox.Optimizer([p], recipe, maximize=maximize)
+        optimizer.step(lambda: (p.square() * torch.tensor([1.0, 2.0], dtype=torch.float64)).sum())
+        assert optimizer.state[p]["curvature.h"].tolist() == [sign * 2.0, sign * 4.0]

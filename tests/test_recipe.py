@@ -385,3 +385,54 @@ def test_random_compositions_run(data):
     assert Recipe.from_toml(recipe.to_toml()) == recipe
     assert [p.dtype for p in params] == [torch.float32] * len(params)
     assert Decoupled not in map(type, chosen.values()) or recipe.words >= 1
+
+
+# -- found in review -------------------------------------------------------------------------------------------------
+
+
+def test_ablate_keeps_what_only_looks_the_same():
+    made = sandbox.ablate("apollo", **{"moment.beta": [lambda t: 0.9, lambda t: 0.5, 0.9]})
+    assert [r.name for r in made] == ["apollo[moment.beta=<lambda>(t)]", "apollo[moment.beta=<lambda>(t)] #2", "apollo"]
+    batches = [torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.4]), torch.tensor([0.1, 0.2])]
+    assert len(sandbox.ablate("apollo", **{"rectifier.sigma": batches})) == 2
+
+
+def test_gradient_takes_any_iterable_once():
+    made = variants.get("apollo").replace(gradient=(b for b in [L2Decay(rate=0.5)]))
+    assert made.gradient == (L2Decay(rate=0.5),)
+    assert variants.get("apollo").replace(gradient=L2Decay(rate=0.5)).gradient == made.gradient
+    with pytest.raises(TypeError, match="slot 'gradient' does not take None"):
+        variants.get("apollo").replace(gradient=None)
+
+
+def test_functions_of_t_can_be_replaced_by_name():
+    base = variants.get("apollo")
+    for function in (lambda t: 0.5, Geometric(first=0.9, ratio=0.9)):
+        moving = base.replace(**{"moment.beta": function})
+        assert moving.replace(**{"moment.beta": 0.5}).moment == EMA(beta=0.5)
+    assert moving.replace(**{"moment.beta.first": 0.3}).moment.beta == Geometric(first=0.3, ratio=0.9)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: EMA(bias_correction="no"), TypeError, "EMA: bias_correction must be True or False, got 'no'"),
+        (lambda: Recipe(name=5), TypeError, "a recipe's name is a text, got 5"),
+        (lambda: Recipe(scope=5), ValueError, "unknown scope '5'"),
+        (lambda: AbsoluteFloor(sigma=10**400), ValueError, "a number too large for a float"),
+        (lambda: Monotone(ceiling=1e-5), ValueError, "ceiling must not lie below the inner floor, 0.01, got 1e-05"),
+        (lambda: Recipe.from_toml("[moment]\nblock = 5"), ValueError, "the block's name must be a text, got 5"),
+        (lambda: Recipe.from_toml("[moment]\nblock = 'number'"), ValueError, "unknown block 'number'"),
+        (lambda: Recipe.from_toml("[moment]\nblock = 'os:getcwd'"), ValueError, "'os:getcwd' is not a block"),
+        (lambda: Recipe.from_toml("[lr]\nfunction = 3"), ValueError, "lr: 3 is not the import path of a function"),
+        (lambda: variants.get(5), ValueError, "unknown variant '5'"),
+    ],
+)
+def test_more_wrong_input_is_explained(make, error, says):
+    with pytest.raises(error, match=re.escape(says)):
+        make()
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert AbsoluteFloor(sigma=np.float32(0.5)).sigma == 0.5
+    assert AbsoluteFloor(sigma=np.int64(2)).sigma == 2.0

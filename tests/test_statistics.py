@@ -59,3 +59,12 @@ def test_holm():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == []
     assert holm([0.7, 0.8]) == [1.0, 1.0]
+
+
+def test_ranks_weigh_differences_where_some_are_infinite():
+    """One small loss, three large wins and an infinite one: ranks tell it from 4 wins against 1 of equal weight."""
+    values, base = [1.0, 2.0, 3.0, 4.0, 0.0], [1.1, 1.0, 1.0, 1.0, math.inf]
+    ranks = np.array([-1.0, 2.0, 3.0, 4.0, -5.0])
+    means = [np.mean(ranks * signs) for signs in itertools.product((-1, 1), repeat=5)]
+    expected = np.mean([abs(m) >= abs(ranks.mean()) - 1e-12 for m in means])
+    assert paired(values, base).p == pytest.approx(expected)

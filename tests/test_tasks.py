@@ -137,3 +137,34 @@ def test_streams_are_independent():
         (seed, use): tuple(stream(seed, use).integers(2**31, size=4)) for seed in (0, 1) for use in ("init", "order", "noise")
     }
     assert len(set(draws.values())) == 6
+
+
+def test_losses_and_scores_by_hand():
+    """Each formula once more in NumPy, on random parameters, so that no factor is off."""
+    rng = np.random.default_rng(0)
+    for name, l2 in (("logistic-breast-cancer", 1e-3), ("softmax-digits", 1e-3), ("ridge-diabetes", 1e-2)):
+        task = tasks.get(name, dtype=torch.float64)
+        params = {k: torch.tensor(0.3 * rng.standard_normal(v.shape)) for k, v in task.init(0).items()}
+        X, y = (v.numpy() for v in task.full("validation"))
+        out = X @ params["weight"].numpy() + params["bias"].numpy()
+        if name.startswith("logistic"):
+            fit, score = np.mean(np.log1p(np.exp(out)) - y * out), np.mean((out > 0) == (y == 1))
+        elif name.startswith("softmax"):
+            fit = np.mean(np.log(np.exp(out).sum(1)) - out[np.arange(len(y)), y])
+            score = np.mean(out.argmax(1) == y)
+        else:
+            fit, score = 0.5 * np.mean((out - y) ** 2), 1 - np.mean((out - y) ** 2) / np.var(y)
+        loss = fit + 0.5 * l2 * np.sum(params["weight"].numpy() ** 2)
+        assert task.evaluate(params, "validation") == pytest.approx((loss, score), rel=1e-12)
+    theta = rng.standard_normal(10)
+    from scipy.optimize import rosen
+
+    assert tasks.get("rosenbrock", dtype=torch.float64).evaluate({"theta": torch.tensor(theta)}, "train")[0] == pytest.approx(
+        rosen(theta)
+    )
+
+
+def test_batches_are_of_one_size():
+    task = tasks.get("logistic-breast-cancer")
+    sizes = {len(X) for X, _ in itertools.islice(task.batches(0), 30)}
+    assert sizes == {32}

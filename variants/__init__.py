@@ -34,7 +34,7 @@ def names() -> list[str]:
 def get(name: str) -> Recipe:
     """The recipe called `name`.  Raises ValueError, with the nearest name, for one that does not exist."""
     if name not in _MAKERS:
-        raise ValueError(suggest.unknown("variant", name, _MAKERS))
+        raise ValueError(suggest.unknown("variant", str(name), _MAKERS))
     return _MAKERS[name]().replace(name=name)
 
 

@@ -126,11 +126,9 @@ class Plan:
         self._share_counts(cohort)
 
     def fits(self, cohort: Cohort, step: Step) -> bool:
-        """Whether the plan still describes the large tensors (a model may have been moved or cast since; copies into an arena
-        do not mind)."""
-        return all(
-            large.theta == (p.dtype, p.device) and p.is_contiguous() for large in self.large for p in [cohort.params[large.index]]
-        )
+        """Whether the plan still describes the large tensors; a model may have been cast since (an arena does not mind)."""
+        pairs = ((large, cohort.params[large.index]) for large in self.large)
+        return all(large.theta == (p.dtype, p.device) and p.is_contiguous() for large, p in pairs)
 
     # -- building ----------------------------------------------------------------------------------------------------
 
@@ -248,7 +246,7 @@ class Plan:
         torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
         extra = list(norm)
         if small.hessian is not None:
-            torch._foreach_copy_(small.hessian_views, [step.hessians[i] for i in small.indices])  # type: ignore[arg-type]
+            torch._foreach_copy_(small.hessian_views, _some(step.hessians, small.indices))
             extra.append(small.hessian)
         if self.flat:
             if [p.data_ptr() for p in small.params] != small.addresses:
@@ -271,6 +269,10 @@ class Plan:
         else:
             self.numbers[key].copy_(fresh)
         return self.numbers[key], [] if step.norm is None else [step.norm.to(like.device, dtype)]
+
+
+def _some(tensors: list[Tensor | None], indices: list[int]) -> list[Tensor]:
+    return [t for i in indices if (t := tensors[i]) is not None]
 
 
 def _channel_sizes(p: Tensor) -> list[int]:

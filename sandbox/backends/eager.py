@@ -21,7 +21,7 @@ class Eager:
             key = state_dtype(p.dtype), p.device
             if key not in prepared:
                 prepared[key] = kernel.prepare(recipe, cohort.steps + 1, step.lr, cohort.lr_old, *key)
-            rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]  # type: ignore[index]
+            rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
             after = recipe.leaf_update(prepared[key], rows, step.norm)
             for i, (state, theta) in zip(members, after, strict=True):
                 cohort.params[i].copy_(theta)

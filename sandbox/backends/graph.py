@@ -116,7 +116,7 @@ def write_step_only(graph: GraphModule) -> bool:
     theta, new = last.args
     if not isinstance(new, Node) or new.target is not torch.ops.aten.sub.Tensor or new.args[0] is not theta:
         return False
-    if set(theta.users) != {last, new} or set(new.users) != {last} or new.kwargs:
+    if not isinstance(theta, Node) or set(theta.users) != {last, new} or set(new.users) != {last} or new.kwargs:
         return False
     last.args = (theta, new.args[1])
     graph.graph.erase_node(new)

@@ -41,8 +41,8 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
             leaves[kind] = graph.trace(recipe, signature, opaque=False)
         except Exception as error:
             raise ValueError(
-                f"recipe {recipe.name!r} cannot be scripted: {error}\nA function of t must accept t as a 0-d float64 tensor, and a "
-                "block must not choose by the values of tensors (torch.where does)"
+                f"recipe {recipe.name!r} cannot be scripted: {error}\nA function of t must accept t as a 0-d float64 tensor, "
+                "and a block must not choose by the values of tensors (torch.where does)"
             ) from error
     shell = torch.nn.Module()
     shell.register_buffer("numbers", torch.tensor([float(v) for v in values], dtype=torch.float64))
@@ -93,11 +93,12 @@ class Scripted:
                 _PROGRAMS[key] = program(step.recipe, dtype, device).to(device)
             script = _PROGRAMS[key]
             script.numbers.copy_(torch.tensor([float(v) for v in values], dtype=torch.float64))
-            params, grads, states = ([row[i] for i in members] for row in (cohort.params, step.grads, cohort.states))
-            extra = [step.norm.to(device, state_dtype(dtype))] if step.norm is not None else []
+            params = [cohort.params[i].detach() for i in members]
+            grads, states = [step.grads[i] for i in members], [cohort.states[i] for i in members]
+            extra: list[Any] = [step.norm.to(device, state_dtype(dtype))] if step.norm is not None else []
             if step.recipe.second_order:
                 extra.append([step.hessians[i] for i in members])
-            script.update([p.detach() for p in params], grads, states, step.lr, *extra)
+            script.update(params, grads, states, step.lr, *extra)
         cohort.steps, cohort.lr_old = cohort.steps + 1, step.lr
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import re
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -132,6 +133,9 @@ class Block:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.type in ("bool", bool) and not isinstance(value, bool):
+                raise TypeError(f"{type(self).__name__}: {field.name} must be True or False, got {value!r}")
             if is_number(field):
                 object.__setattr__(self, field.name, _checked(type(self).__name__, field, getattr(self, field.name)))
         self.check()
@@ -186,11 +190,15 @@ def _checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
         return value
     if callable(value):
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{owner}: {field.name} must be a number, a tensor or a function of t, got {value!r}")
-    if float(value) not in interval:  # NaN lies in no interval
-        raise ValueError(wrong + show(float(value)))
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        raise ValueError(wrong + "a number too large for a float") from None
+    if found not in interval:  # NaN lies in no interval
+        raise ValueError(wrong + show(found))
+    return found
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(number,))

@@ -17,6 +17,8 @@ class WeakSecant(Curvature):
 
         α = (dᵀy + dᵀB d) / (‖d‖₄ + ε)⁴,  α = 0 where d = 0;    B ← B - (1-δ) α d²     (paper, eq. 13 and Algorithm 1)
 
+    Where ‖d‖₄⁴ overflows (|d| > 1e9 in float32), α = 0 too: B stays, and θ stays finite.
+
     Sums run over the recipe's scope.  With the stepsize correction (s = -ηd, y replaced by ηy) the rule is free of η and
     **B estimates ηH**.  Without it, y counts as it is, dᵀy becomes dᵀy/η with the rate η of the last step, and B
     estimates H itself.
@@ -51,15 +53,17 @@ class WeakSecant(Curvature):
         d, y, total = x.d, x.y, x.scope.sum
         # dᵀy, over the rate of the last step where the rule does not correct y for it;  dᵀB d
         dy = total(d * y) if self.stepsize_correction else total(d * y) / torch.where(x.lr_old > 0, x.lr_old, 1.0)
-        dBd = total(B * d.square())
+        dBd = total(B * d * d)
         # ‖d‖₄;  two square roots, exact for powers of two;  any number will do where d = 0
         d4 = total(d.square().square())
-        moved = d4 > 0 if self.stepsize_correction else (d4 > 0) & (x.lr_old > 0)
+        moved = (d4 > 0) & (d4 < float("inf"))
+        if not self.stepsize_correction:
+            moved = moved & (x.lr_old > 0)
         norm = torch.where(moved, d4, 1.0).sqrt().sqrt()
         # α = (dᵀy + dᵀB d) / (‖d‖₄ + ε)⁴,  0 where nothing moved
         alpha = torch.where(moved, (dy + dBd) / (norm + self.eps).square().square(), 0.0)
         # B ← B - (1-δ) α d²
-        return {"B": B - x.scope.spread((1 - self.damping) * alpha) * d.square()}
+        return {"B": B - x.scope.spread((1 - self.damping) * alpha) * d * d}
 
 
 @block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sandbox.blocks.base import TENSOR, Decay, Flow, Number, block, number
@@ -55,9 +56,9 @@ class Decoupled(Decay):
         return u + rate * theta
 
     def recall(self, u: Tensor, theta: Tensor, *, rate: Tensor, shrink: Tensor) -> Tensor:
-        """The previous d."""
+        """The previous d; without its decay in the one case where γη = 1, and θ holds no trace of it."""
         # d = (u + γ θ_t) / (1 - γη)
-        return (u + rate * theta) / shrink
+        return torch.where(shrink == 0, u, (u + rate * theta) / torch.where(shrink == 0, 1.0, shrink))
 
 
 @block

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.base import PARAMETER, SCOPE, TENSOR, Flow, Number, Rectifier, block, number, where
+from sandbox.blocks.base import PARAMETER, SCOPE, TENSOR, Flow, Number, Rectifier, block, known, number, show, where
 
 
 @block
@@ -234,6 +234,9 @@ class Monotone(Rectifier):
         """The inner block is a rectifier that reads from its state."""
         if not isinstance(self.inner, Rectifier) or isinstance(self.inner, Monotone):
             raise TypeError(f"Monotone: inner must be a rectifier other than Monotone, got {self.inner}")
+        floor = known(getattr(self.inner, "sigma", None)) if type(self.inner) in (AbsoluteFloor, SoftAbsolute) else []
+        if floor and known(self.ceiling) and max(floor) > min(known(self.ceiling)):
+            raise ValueError(f"Monotone: ceiling must not lie below the inner floor, {max(floor):g}, got {show(self.ceiling)}")
         if "D" in self.inner.state:
             raise TypeError(f"Monotone: inner must not keep a state named D, {type(self.inner).__name__} does")
 
@@ -279,8 +282,9 @@ class Monotone(Rectifier):
         return D
 
     def on_floor(self, B: Tensor, *, D: Tensor, **inner: Tensor) -> Tensor | None:
-        """The inner rectifier's floor."""
-        return self.inner.on_floor(B, **inner)
+        """On the inner rectifier's floor, and not held above it by the D before."""
+        mask = self.inner.on_floor(B, **inner)
+        return None if mask is None else mask & (self.inner.read(B, **inner).clamp(max=self.ceiling) >= D)
 
 
 @block

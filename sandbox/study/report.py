@@ -65,9 +65,10 @@ def notes(result: Comparison) -> list[str]:
     plan = result.plan
     first = plan.recipes[0].name
     better = "higher" if plan.task.higher_is_better else "lower"
+    tuning = f"{plan.rates} rates × {plan.tuning_seeds} tuning seeds a variant, chosen on validation loss"
     said = [
         f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {plan.schedule}), {plan.seeds} paired seeds; "
-        f"{plan.rates} rates × {plan.tuning_seeds} tuning seeds a variant, chosen on validation loss.",
+        f"{tuning if plan.rates > 1 else 'each at its own default rate, untuned'}.",
         f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % bootstrap interval; p: "
         f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",
     ]
@@ -76,11 +77,14 @@ def notes(result: Comparison) -> list[str]:
     edges = [s.name for s in result.summaries if s.on_edge]
     if edges:
         said.append(f"The best rate of {', '.join(edges)} lies on the edge of its grid: a wider one (rates) may do better.")
+    lost = [s.name for s in result.summaries if not s.tuned]
+    if lost:
+        said.append(f"Every rate of {', '.join(lost)} diverged in tuning; its default was kept.")
     floors = [s for s in result.summaries if s.floor_occupancy is not None and s.floor_occupancy > 0.99]
     if floors:
         said.append(
-            f"On the floor almost everywhere: {', '.join(s.name for s in floors)}.  There D = σ, which is momentum SGD with "
-            "rate lr/σ; the curvature estimate hardly matters."
+            f"On the floor almost everywhere: {', '.join(s.name for s in floors)}.  There D is the floor and the curvature "
+            "estimate hardly matters; with a constant floor σ the method is then momentum SGD with rate lr/σ."
         )
     return said
 

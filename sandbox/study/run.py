@@ -27,8 +27,9 @@ SCHEDULES: dict[str, Callable[[Optimizer, int], LRScheduler | None]] = {
     "inverse-sqrt": lambda optimizer, steps: LambdaLR(optimizer, lambda k: 1 / math.sqrt(k + 1)),
 }
 
-# A run that ends this many times above its initial training loss has diverged, even if every number is finite.
-DIVERGED = 10.0
+# A run that ends this far above its initial training loss has diverged, even if every number is finite: nine times the loss's
+# size at the start, or nine where that is below one.
+DIVERGED = 9.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Settings:
     schedule: str
     evaluations: int
     backend: str = "eager"
+    task_identity: str = ""  # of the task's options and data
+    code: str = ""  # of the source that the numbers come from
 
     def key(self) -> str:
         """Sixteen digits that name the run on disk."""
@@ -57,7 +60,17 @@ def train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any]
     A loss or gradient that is not finite ends the run: it has diverged, its losses are infinite from then on, its metric NaN.
     """
     with one_thread():
+        try:
+            recipe.decay.allow(settings.lr)
+        except ValueError:  # a rate of the grid that the recipe's decay does not allow is lost, not an end of everything
+            return _never(settings)
         return _train(task, recipe, settings)
+
+
+def _never(settings: Settings) -> list[dict[str, Any]]:
+    rows = [_lost(step) for step in [0, *evaluation_steps(settings)]]
+    rows[-1] |= {"test_loss": math.inf, "test_metric": math.nan} if settings.role == "final" else {}
+    return [{**row, "diverged": True, "seconds_a_step": math.nan} for row in rows]
 
 
 def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any]]:
@@ -77,12 +90,12 @@ def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any
     rows, diverged = [_row(task, params, optimizer, 0)], False
     for step in range(1, settings.steps + 1):
         batch = next(batches)
-        start = time.perf_counter()
+        began = time.perf_counter()
         try:
             diverged = not math.isfinite(float(optimizer.step(closure).detach()))
         except FloatingPointError:
             diverged = True
-        clock.append(time.perf_counter() - start)
+        clock.append(time.perf_counter() - began)
         if diverged:
             break
         if scheduler is not None:
@@ -93,7 +106,8 @@ def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any
             if diverged:
                 rows.pop()
                 break
-    diverged = diverged or not rows[-1]["train_loss"] <= DIVERGED * max(rows[0]["train_loss"], 0.0)
+    start = rows[0]["train_loss"]
+    diverged = diverged or not rows[-1]["train_loss"] <= start + DIVERGED * max(abs(start), 1.0)
     if diverged:
         reached = {row["step"] for row in rows}
         rows = rows[:-1] if settings.steps in reached else rows

@@ -28,6 +28,8 @@ SCHEMA: dict[str, Any] = {
     "schedule": pl.String,
     "evaluations": pl.Int64,
     "backend": pl.String,
+    "task_identity": pl.String,
+    "code": pl.String,
     "step": pl.Int64,
     "train_loss": pl.Float64,
     "validation_loss": pl.Float64,

@@ -33,7 +33,7 @@ def get(name: str | Task, **options: Any) -> Task:
     if isinstance(name, Task):
         return name
     if name not in _TASKS:
-        raise ValueError(suggest.unknown("task", name, _TASKS))
+        raise ValueError(suggest.unknown("task", str(name), _TASKS))
     return _TASKS[name](**options)
 
 

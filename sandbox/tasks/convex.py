@@ -131,9 +131,9 @@ class Quadratic(Task):
         noise: float = 0.01,
     ) -> None:
         values = np.geomspace(0.01, 10.0, 20) if spectrum is None else np.asarray(spectrum, dtype=float)
-        if values.ndim != 1 or not len(values) or not (values > 0).all():
+        if values.ndim != 1 or not len(values) or not ((values > 0) & np.isfinite(values)).all():
             raise ValueError(f"spectrum must be a list of positive curvatures, got {spectrum!r}")
-        if noise < 0:
+        if not 0 <= noise < np.inf:
             raise ValueError(f"noise must be at least 0, got {noise}")
         self.dtype, self.noise = dtype, noise
         H = np.diag(values)

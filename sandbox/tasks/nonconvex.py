@@ -87,7 +87,7 @@ class Rosenbrock(Task):
     def __init__(self, dtype: torch.dtype = torch.float32, dimension: int = 10, noise: float = 0.0) -> None:
         if dimension < 2:
             raise ValueError(f"dimension must be at least 2, got {dimension}")
-        if noise < 0:
+        if not 0 <= noise < float("inf"):
             raise ValueError(f"noise must be at least 0, got {noise}")
         self.dtype, self.dimension, self.noise = dtype, dimension, noise
 
