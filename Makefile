@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all bench lint help clean
+.PHONY: demo test test-all bench bench-gpu lint help clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,13 @@ test: $(STAMP) lint  ## all tests but the long ones
 
 test-all: $(STAMP) lint  ## the long ones too
 	$(BIN)/python -m pytest
+
+bench: $(STAMP)  ## speed and memory on the CPU, against torch and published peers; the table is kept in tests/benchmarks/results
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=tests/benchmarks/results/cpu.json -W ignore
+
+bench-gpu: $(STAMP)  ## checks and speed on a GPU, about eight minutes
+	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m tests.benchmarks.gpu
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
