@@ -27,7 +27,7 @@ from sandbox.recipe import Recipe, state_dtype
 LARGE = 2**17
 
 # Compiled steps by what they depend on, for the process.  `compilations` counts them, for tests and the curious.
-_COMPILED: dict[Any, Callable[..., None]] = {}
+_COMPILED: dict[Any, tuple[Callable[..., None], bool]] = {}
 compilations: list[graph.Signature] = []
 
 
@@ -41,7 +41,8 @@ def compiled_step(
         traced = graph.trace(recipe, signature, opaque=True)
         steps = step_only and graph.write_step_only(traced)
         if step_only and not steps:
-            return compiled_step(recipe, signature, step_only=False, mode=mode)
+            _COMPILED[key] = compiled_step(recipe, signature, step_only=False, mode=mode)
+            return _COMPILED[key]
         function = torch.compile(traced, fullgraph=True, dynamic=False, mode=mode)
         compilations.append(signature)
         inputs = graph.example(recipe, signature, scale=1024 if signature.kind != "arena" else 512)
@@ -50,8 +51,8 @@ def compiled_step(
         # d is computed twice rather than stored between the two passes: a word of memory traffic a parameter costs more
         with torch._inductor.config.patch(realize_reads_threshold=64, realize_opcount_threshold=512):
             function(*inputs)
-        _COMPILED[key] = function
-    return _COMPILED[key], step_only
+        _COMPILED[key] = function, steps
+    return _COMPILED[key]
 
 
 def _mark_dynamic(tensor: Tensor, signature: graph.Signature) -> None:
