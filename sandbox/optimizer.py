@@ -155,11 +155,7 @@ class Optimizer(torch.optim.Optimizer):
         self._check_layout(grads)
         if self.maximize:
             grads = [[None if g is None else -g for g in row] for row in grads]
-        if self.nonfinite != "pass" and not self._finite(grads, "gradient"):
-            return loss
-        rows = [[products.get(p) for p in group["params"]] for group in self.param_groups] if products else []
-        if products and self.nonfinite != "pass" and not self._finite(rows, "Hessian-vector product"):
-            return loss
+        check = self.nonfinite != "pass"
         norm = None
         if any(g["recipe"].needs_norm for g in self.param_groups) and any(g is not None for row in grads for g in row):
             norm = global_norm([g for row in grads for g in row if g is not None])
@@ -176,6 +172,13 @@ class Optimizer(torch.optim.Optimizer):
                 planned.append(
                     (cohort, Step(now, lr, cast(Any, mine), cast(Any, hessians), norm if recipe.needs_norm else None))
                 )
+        totals = [total for cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
+        if check and not self._finite(totals, grads, "gradient"):
+            return loss
+        if check and products:
+            rows = [[products.get(p) for p in group["params"]] for group in self.param_groups]
+            if not self._finite(backends.totals(list(products.values())), rows, "Hessian-vector product"):
+                return loss
         for cohort, step in planned:
             self._backend.step(cohort, step)
         return loss
@@ -212,14 +215,14 @@ class Optimizer(torch.optim.Optimizer):
                         "use sparse=False in the layer that makes it"
                     )
 
-    def _finite(self, grads: list[list[Tensor | None]], what: str) -> bool:
-        """Whether all gradients (or products) are finite; raises or counts as `nonfinite` says where not."""
-        if _sums_are_finite([g for row in grads for g in row if g is not None]):
+    def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str) -> bool:
+        """Whether all tensors are finite, if their totals do not show it already; raises or counts as `nonfinite` says."""
+        if backends.all_finite(totals):
             return True
         # a sum may overflow where every entry is finite
         named = [
             self._name(index, i)
-            for index, row in enumerate(grads)
+            for index, row in enumerate(tensors)
             for i, g in enumerate(row)
             if g is not None and not bool(g.isfinite().all())
         ]
@@ -315,18 +318,6 @@ def _check_keys(recipe: Recipe, given: dict[str, Any]) -> None:
         if key in renamed:
             raise ValueError(f"{key!r} is called {renamed[key]!r} in a parameter group")
         raise ValueError(suggest.unknown("number of a parameter group", key, ["lr", *names]))
-
-
-def _sums_are_finite(grads: list[Tensor]) -> bool:
-    """Whether no gradient holds NaN or infinity, as far as one number a tensor tells: each sum (norm, on a GPU) is finite."""
-    by_kind: dict[Any, list[Tensor]] = {}
-    for g in grads:
-        by_kind.setdefault((g.dtype, g.device), []).append(g)
-    for (_, device), same in by_kind.items():
-        sums = [g.sum() for g in same] if device.type == "cpu" else torch._foreach_norm(same)
-        if not bool(torch.stack(sums).isfinite().all()):
-            return False
-    return True
 
 
 def _on_host(state: dict[str, Tensor]) -> dict[str, Tensor]:

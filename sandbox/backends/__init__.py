@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
 from sandbox import suggest
@@ -52,9 +53,31 @@ class Backend(Protocol):
 
     name: str
 
+    def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
+        """Takes gradients in where the backend copies them; nothing that a user sees changes.
+
+        With `check`, returns 0-d tensors that are all finite only if all gradients are (`totals`, or cheaper ones).
+        """
+        ...
+
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes step number `cohort.steps + 1`: changes parameters and states in place, and counts it."""
         ...
+
+
+def totals(grads: list[Tensor]) -> list[Tensor]:
+    """One number a tensor that is finite only if all its entries are: its sum, or its norm where norms are one kernel."""
+    if grads and grads[0].device.type == "cuda":
+        return list(torch._foreach_norm(grads))
+    return [g.sum() for g in grads]
+
+
+def all_finite(numbers: list[Tensor]) -> bool:
+    """Whether 0-d tensors of any dtype and device are all finite."""
+    groups: dict[Any, list[Tensor]] = {}
+    for number in numbers:
+        groups.setdefault((number.dtype, number.device), []).append(number)
+    return all(bool(torch.stack(same).isfinite().all()) for same in groups.values())
 
 
 NAMES = ("eager", "compiled", "scripted")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sandbox import scope
-from sandbox.backends import Cohort, Step, graph, layout
+from sandbox.backends import Cohort, Step, graph, layout, totals
 from sandbox.blocks import PARAMETER, SCOPE
 from sandbox.recipe import Recipe, state_dtype
 
@@ -100,12 +100,16 @@ class Compiled:
     def __init__(self, *, flat: bool = False, mode: str | None = None) -> None:
         self.flat, self.mode = flat, mode
 
-    def step(self, cohort: Cohort, step: Step) -> None:
-        """One step of the cohort: a graph for the arena, one call for each large tensor."""
+    def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
+        """Copies the gradients of small tensors into their arenas, whose sums are then one number for all of them."""
         values, structure = graph.numbers_of(step.recipe, cohort.steps + 1, step.lr, cohort.lr_old, evaluated=True)
-        if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.fits(cohort, step):
+        if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.fits(cohort):
             cohort.plan = Plan(cohort, step, structure, self)
-        cohort.plan.step(cohort, step, values)
+        return cohort.plan.load(step, values, check=check)
+
+    def step(self, cohort: Cohort, step: Step) -> None:
+        """One step of the cohort: a graph for each arena, one call for each large tensor."""
+        cohort.plan.step(cohort, step)
 
 
 class Plan:
@@ -113,7 +117,10 @@ class Plan:
 
     def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Compiled) -> None:
         self.recipe, self.structure, self.flat, self.mode = step.recipe, structure, backend.flat, backend.mode
-        self.numbers: dict[Any, Tensor] = {}
+        kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
+        length = structure.num_leaves
+        self.numbers = {(dtype, device): torch.zeros(length, dtype=dtype, device=device) for dtype, device in kinds}
+        self.norms: dict[Any, Tensor] = {}
         self.large: list[Large] = []
         small: dict[Any, list[int]] = {}
         for i, (p, g) in enumerate(zip(cohort.params, step.grads, strict=True)):
@@ -126,7 +133,7 @@ class Plan:
         self.small = [self._arena(cohort, indices, *key) for key, indices in small.items()]
         self._share_counts(cohort)
 
-    def fits(self, cohort: Cohort, step: Step) -> bool:
+    def fits(self, cohort: Cohort) -> bool:
         """Whether the plan still describes the large tensors; a model may have been cast since (an arena does not mind)."""
         pairs = ((large, cohort.params[large.index]) for large in self.large)
         return all(large.theta == (p.dtype, p.device) and p.is_contiguous() for large, p in pairs)
@@ -225,27 +232,35 @@ class Plan:
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    def step(self, cohort: Cohort, step: Step, values: list[float]) -> None:
-        """Makes a step."""
-        for large in self.large:
-            p, g = cohort.params[large.index], step.grads[large.index]
-            numbers, norm = self._inputs(values, step, p)
-            theta = layout.flatten(large.kind, p.detach())
-            flat_g = layout.flatten(large.kind, g.contiguous())
-            h = step.hessians[large.index]
-            extra = norm if h is None else [*norm, layout.flatten(large.kind, h.contiguous())]
-            large.run(numbers, theta, flat_g, *extra, *large.states)
+    def load(self, step: Step, values: list[float], *, check: bool) -> list[Tensor]:
+        """Numbers and the gradients of small tensors, into the tensors that graphs read: filled and never replaced."""
+        for (dtype, device), numbers in self.numbers.items():
+            fresh = torch.tensor(values, dtype=dtype)
+            numbers.copy_(fresh)
+            if step.norm is not None:
+                self.norms[dtype, device] = step.norm.to(device, dtype)
         for small in self.small:
-            self._run_arena(small, step, values)
+            everything = len(small.indices) == len(step.grads)
+            torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
+        if not check:
+            return []
+        return [small.g.sum() for small in self.small] + totals([step.grads[large.index] for large in self.large])
+
+    def step(self, cohort: Cohort, step: Step) -> None:
+        """Makes the step that was loaded."""
+        for large in self.large:
+            p, g, h = cohort.params[large.index], step.grads[large.index], step.hessians[large.index]
+            theta, g = layout.flatten(large.kind, p.detach()), layout.flatten(large.kind, g.contiguous())
+            extra = [] if h is None else [layout.flatten(large.kind, h.contiguous())]
+            large.run(*self._inputs(p.dtype, p.device), theta, g, *self._norm(p.dtype, p.device), *extra, *large.states)
+        for small in self.small:
+            self._run_arena(small, step)
         self.steps += 1
         self.rates.fill_(step.lr)
         cohort.steps, cohort.lr_old = cohort.steps + 1, step.lr
 
-    def _run_arena(self, small: Small, step: Step, values: list[float]) -> None:
-        numbers, norm = self._inputs(values, step, small.theta)
-        everything = len(small.indices) == len(step.grads)
-        torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
-        extra = list(norm)
+    def _run_arena(self, small: Small, step: Step) -> None:
+        extra = self._norm(small.theta.dtype, small.theta.device)
         if small.hessian is not None:
             torch._foreach_copy_(small.hessian_views, _some(step.hessians, small.indices))
             extra.append(small.hessian)
@@ -254,22 +269,18 @@ class Plan:
                 _flatten(small)
         elif not small.steps_only:
             torch._foreach_copy_(small.theta_views, small.params)
-        small.run(numbers, *small.rows, small.theta, small.g, *extra, *small.states)
+        numbers = self._inputs(small.theta.dtype, small.theta.device)
+        small.run(*numbers, *small.rows, small.theta, small.g, *extra, *small.states)
         if small.steps_only:
             torch._foreach_sub_(small.params, small.theta_views)
         elif not self.flat:
             torch._foreach_copy_(small.params, small.theta_views)
 
-    def _inputs(self, values: list[float], step: Step, like: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The numbers as a vector that is filled and never replaced, and the norm of all gradients where needed."""
-        dtype = state_dtype(like.dtype)
-        key = dtype, like.device
-        fresh = torch.tensor(values, dtype=dtype)
-        if key not in self.numbers:
-            self.numbers[key] = fresh.to(like.device)
-        else:
-            self.numbers[key].copy_(fresh)
-        return self.numbers[key], [] if step.norm is None else [step.norm.to(like.device, dtype)]
+    def _inputs(self, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+        return [self.numbers[state_dtype(dtype), device]]
+
+    def _norm(self, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+        return [self.norms[state_dtype(dtype), device]] if self.recipe.needs_norm else []
 
 
 def _some(tensors: list[Tensor | None], indices: list[int]) -> list[Tensor]:
