@@ -52,7 +52,7 @@ def evaluate(recipe: Recipe, t: Any, lr: Any, lr_old: Any) -> tuple[Any, ...]:
     t counts from 1; t, lr and lr_old are floats or float64 tensors (0-d, or batches under vmap).
     Raises ValueError for a function of t that leaves its number's range, and for rates of decay that `lr` does not allow.
     """
-    recipe = at(recipe, t)
+    recipe = at(recipe, t) if recipe.moves else recipe
     lr = recipe.lr if lr is None else lr(t) if callable(lr) else lr
     if isinstance(lr, float | int):
         if not 0 <= lr < float("inf"):

@@ -165,7 +165,7 @@ class Optimizer(torch.optim.Optimizer):
             recipe, row = self._recipe(index), grads[index]
             for cohort in self._in_step(index, row):
                 lr = self._rate(group, cohort.steps + 1)
-                now = kernel.at(recipe, cohort.steps + 1)
+                now = kernel.at(recipe, cohort.steps + 1) if recipe.moves else recipe
                 now.decay.allow(lr)
                 mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
                 hessians = [products.get(p) for p in cohort.params] if products else [None] * len(cohort.params)

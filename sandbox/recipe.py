@@ -11,6 +11,7 @@ projection.  Known methods as recipes: `variants`.  How a step runs them: `sandb
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ class Recipe:
     do not fit together.
     """
 
-    name: str = "custom"
+    name: str = dataclasses.field(default="custom", metadata={"label": True})
     lr: Number = number(default=0.01, range="[0, inf)")
     gradient: tuple[Block, ...] = ()
     moment: Moment = EMA()
@@ -149,6 +150,13 @@ class Recipe:
         recalled = all(getattr(self, slot).recalls for slot in ("moment", "curvature", "averaging", "rectifier"))
         changed = self.decay.in_direction and not isinstance(self.projection, NoProjection)
         return self.uses_direction and not (recalled and not changed)
+
+    @functools.cached_property
+    def moves(self) -> bool:
+        """Whether some number is a function of t."""
+        found = [self.lr, *(getattr(o, f.name) for _, o in self.blocks() for f in dataclasses.fields(o))]  # type: ignore[arg-type]
+        nested = [getattr(o, f.name) for o in found if isinstance(o, Block) for f in dataclasses.fields(o)]  # type: ignore[arg-type]
+        return any(_is_function(value) for value in found + nested)
 
     @property
     def second_order(self) -> bool:

@@ -49,7 +49,9 @@ def compiled_step(
         for tensor in inputs[1:]:
             _mark_dynamic(tensor, signature)
         # d is computed twice rather than stored between the two passes: a word of memory traffic a parameter costs more
-        with torch._inductor.config.patch(realize_reads_threshold=64, realize_opcount_threshold=512):
+        with torch._inductor.config.patch(
+            realize_reads_threshold=64, realize_opcount_threshold=512, realize_acc_reads_threshold=64
+        ):
             function(*inputs)
         _COMPILED[key] = function, steps
     return _COMPILED[key]

@@ -41,7 +41,6 @@ class Signature:
 
 def numbers_of(recipe: Recipe, t: Any, lr: Any, lr_old: Any, *, evaluated: bool) -> tuple[list[Any], Any]:
     """All that a step needs of t and numbers, in a fixed order, and the tree whose leaves they are."""
-    recipe = recipe if recipe.name == "" else dataclasses.replace(recipe, name="")
     if evaluated:
         return pytree.tree_flatten(kernel.evaluate(recipe, t, lr, lr_old))
     return pytree.tree_flatten((dataclasses.replace(recipe, lr=0.0), t, lr, lr_old))

@@ -212,9 +212,13 @@ def block(cls: type[T]) -> type[T]:
 def register(cls: type) -> None:
     """Registers a frozen dataclass as a pytree: numbers, blocks and tuples of blocks are children, the rest structure."""
 
+    labels = [(f.name, f.default) for f in dataclasses.fields(cls) if "label" in f.metadata]
+
     def flatten(instance: Any) -> tuple[list[Any], Any]:
         children, names, fixed = [], [], []
         for field in dataclasses.fields(instance):
+            if "label" in field.metadata:  # nothing depends on it; it is lost
+                continue
             value = getattr(instance, field.name)
             if isinstance(value, float | Tensor | Block) or _is_blocks(value) or _dynamic(field, value):
                 children.append(value)
@@ -227,7 +231,7 @@ def register(cls: type) -> None:
         # no __init__: leaves may be tracers, or placeholders of a tree transformation
         instance: Any = object.__new__(cls)
         names, fixed = context
-        for name, value in [*zip(names, children, strict=True), *fixed]:
+        for name, value in [*labels, *zip(names, children, strict=True), *fixed]:
             object.__setattr__(instance, name, value)
         return instance
 

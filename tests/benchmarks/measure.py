@@ -21,6 +21,7 @@ class Interleaved:
         self.first: dict[str, float] = {}
         self.times: dict[str, list[float]] = {}
         self.made: dict[str, Any] = {}
+        self.gradients: dict[str, Any] = {}
         self.count = 0
         for name, make in contenders(shape).items():
             if name != BASE and not only(name):
@@ -28,6 +29,7 @@ class Interleaved:
             params = parameters(shape)
             self.count = sum(p.numel() for p in params)
             start = time.perf_counter()
+            self.gradients[name] = [(p, p.grad) for p in params]
             self.made[name] = make(params)
             self.made[name].step()
             self.first[name] = time.perf_counter() - start
@@ -36,15 +38,23 @@ class Interleaved:
     def round(self) -> None:
         """One step of each."""
         for name, optimizer in self.made.items():
+            self._restore(name)
             start = time.perf_counter()
             optimizer.step()
             self.times[name].append(time.perf_counter() - start)
+
+    def _restore(self, name: str) -> None:
+        """Gradients for those that consume them (heavyball does)."""
+        for p, g in self.gradients[name]:
+            if p.grad is None:
+                p.grad = g
 
     def rows(self) -> list[dict[str, Any]]:
         """Name, median ms, ratio to fused AdamW, seconds of the first step, state words a parameter."""
         base = statistics.median(self.times[BASE])
         rows = []
         for name, seconds in self.times.items():
+            self._restore(name)
             median = statistics.median(seconds)
             rows.append(
                 {
