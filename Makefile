@@ -17,9 +17,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## compare Apollo, ablations and peers on real data, in a few minutes
+demo: $(STAMP)  ## compare Apollo, ablations and peers on real data, then check a theorem, in a few minutes
 	$(BIN)/apollo-sandbox show apollo
 	$(BIN)/apollo-sandbox compare apollo scale-invariant hessian-ema adamw sgd --task digits-mlp --out results/demo
+	$(BIN)/apollo-sandbox check counterexamples
 
 test: $(STAMP) lint  ## all tests but the long ones
 	$(BIN)/python -m pytest -m "not slow"

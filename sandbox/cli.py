@@ -148,11 +148,90 @@ class Tasks:
         return 0
 
 
+@dataclasses.dataclass
+class Check:
+    """Check theorems numerically: verify a bound on a run, or refute a statement.
+
+    Try:
+      apollo-sandbox check counterexamples
+      apollo-sandbox check regret --recipe monotone --problem cycle-box --steps 2000
+      apollo-sandbox check regret --recipe apollo --problem logistic-breast-cancer --steps 500
+
+    counterexamples: what refutes the paper's statements. regret: Theorem 2 and its repaired forms on a run with rate
+    eta/sqrt(t).
+    Exit code 0, also where a statement of the paper is refuted as expected; 1 where a repaired statement is violated; 2 for bad
+    usage.
+    """
+
+    what: Positional[str]
+    """counterexamples or regret."""
+    recipe: str = "apollo"
+    """A name, a TOML file, or module:attribute; run without bias correction, as the proofs are."""
+    problem: str = "logistic-breast-cancer"
+    """cycle, cycle-box, three-periodic, random-linear, random-quadratic, logistic-breast-cancer or ridge-diabetes."""
+    steps: int = 500
+    """T."""
+    eta: float | None = None
+    """The rate is eta/sqrt(t); default the recipe's own rate."""
+    out: Path = Path("results/check")
+    """Folder for the report as JSON and a plot."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from sandbox import suggest
+
+        if self.what == "counterexamples":
+            return self._counterexamples()
+        if self.what == "regret":
+            return self._regret()
+        raise ValueError(suggest.unknown("check", self.what, ("counterexamples", "regret")))
+
+    def _counterexamples(self) -> int:
+        from theory_checks import counterexamples
+
+        rows = []
+        for case in counterexamples.all_cases():
+            rows.append(
+                [case.name, case.claim, f"{case.left:.6g}", f"{case.right:.6g}", "refuted" if case.refuted else "not refuted"]
+            )
+        _table(_console(), ["case", "claim", "left", "right", "verdict"], rows)
+        return 0
+
+    def _regret(self) -> int:
+        import dataclasses as dc
+
+        from matplotlib.figure import Figure
+
+        from sandbox import lookup
+        from sandbox.blocks import EMA
+        from sandbox.schedules import InverseSquareRoot
+        from sandbox.study.store import atomically
+        from theory_checks import record, regret
+
+        recipe = lookup.recipe(self.recipe)
+        if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
+            recipe = recipe.replace(moment=dc.replace(recipe.moment, bias_correction=False), name=recipe.name)
+        rate = self.eta if self.eta is not None else float(recipe.lr)
+        report = regret.check(record(recipe, self.problem, self.steps, lr=InverseSquareRoot(first=rate)), points=16)
+        sys.stdout.write(f"{report}\n")
+        self.out.mkdir(parents=True, exist_ok=True)
+        stem = f"regret-{recipe.name}-{self.problem}".replace("/", "-")
+        with atomically(self.out / f"{stem}.json") as path:
+            path.write_text(report.to_json() + "\n")
+        figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=150)
+        report.plot(figure.subplots())
+        with atomically(self.out / f"{stem}.png") as path:
+            figure.savefig(path, format="png")
+        sys.stdout.write(f"Written to {self.out}/: {stem}.json, {stem}.png\n")
+        return 1 if report.news else 0
+
+
 Command = (
     Annotated[Compare, subcommand("compare")]
     | Annotated[Variants, subcommand("variants")]
     | Annotated[Show, subcommand("show")]
     | Annotated[Tasks, subcommand("tasks")]
+    | Annotated[Check, subcommand("check")]
 )
 
 ABOUT = """Optimizers as recipes of blocks, around Apollo (arXiv 2009.13586).

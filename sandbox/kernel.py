@@ -7,7 +7,7 @@ A leaf is whatever the reductions `tensor` and `scope` know how to sum: one tens
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +87,11 @@ def advance(
     scope: Scope,
     grad_norm: Tensor | None = None,
     hessian: Tensor | None = None,
+    look: Callable[[Flow], None] | None = None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """New state and new θ of one leaf; pure.
+
+    look: called at the end with everything that the step computed; it must change nothing.
 
     `theta`, `g`, `hessian` and state of one number a parameter share the leaf's shape and dtype.
     """
@@ -128,6 +131,8 @@ def advance(
     theta = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * d)
     if recipe.stores_direction:
         new["direction.d"] = d
+    if look is not None:
+        look(x)
     return new, theta
 
 

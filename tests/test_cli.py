@@ -16,7 +16,7 @@ def run(*arguments, **options):
     return subprocess.run([sys.executable, "-m", "sandbox", *arguments], capture_output=True, text=True, timeout=300, **options)
 
 
-@pytest.mark.parametrize("command", [[], ["compare"], ["variants"], ["show"], ["tasks"]])
+@pytest.mark.parametrize("command", [[], ["compare"], ["variants"], ["show"], ["tasks"], ["check"]])
 def test_help_teaches_without_loading_torch(command):
     code = f"import sys; sys.argv = ['apollo-sandbox', *{command!r}, '--help']\nfrom sandbox import cli\ntry: cli.main()\n"
     code += "except SystemExit: pass\nassert not {'torch', 'numpy', 'polars'} & set(sys.modules), 'heavy'"
@@ -109,3 +109,22 @@ def test_files_in_the_way_and_broken_modules(tmp_path, monkeypatch, capsys):
     err = capsys.readouterr().err
     assert "SyntaxError" in err
     assert "Traceback" not in err
+
+
+def test_check_counterexamples(capsys):
+    assert cli.main(["check", "counterexamples"]) == 0
+    out = capsys.readouterr().out
+    for name in ("CE1", "CE2", "CE3"):
+        assert name in out
+    assert "not refuted" not in out
+
+
+def test_check_regret(tmp_path, capsys):
+    arguments = ["--recipe", "monotone", "--problem", "cycle-box", "--steps", "200", "--eta", "0.38", "--out", str(tmp_path)]
+    assert cli.main(["check", "regret", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "repaired 1" in out
+    assert (tmp_path / "regret-monotone-cycle-box.png").read_bytes()[:4] == b"\x89PNG"
+    assert "assumptions" in (tmp_path / "regret-monotone-cycle-box.json").read_text()
+    assert cli.main(["check", "regrets"]) == 2
+    assert "did you mean 'regret'" in capsys.readouterr().err

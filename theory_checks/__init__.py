@@ -1,0 +1,18 @@
+"""Checks of the paper's theorems on recorded runs: they verify, and they refute.
+
+from theory_checks import record, regret
+run = record("monotone", "cycle-box", T=2000, lr=InverseSquareRoot(first=0.38))
+print(regret.check(run))
+
+record            a run of any recipe with its whole history, in float64
+regret            Theorem 2 and its repaired forms, each step of the proof, the certificate identity
+nonconvex         Theorem 3 and its repaired form
+counterexamples   what refutes the statements of the paper, with numbers
+problems          online problems, from real data and from the literature
+"""
+
+from theory_checks import counterexamples, nonconvex, problems, regret
+from theory_checks.record import Run, record
+from theory_checks.report import Report
+
+__all__ = ["Report", "Run", "counterexamples", "nonconvex", "problems", "record", "regret"]

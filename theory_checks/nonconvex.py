@@ -1,0 +1,143 @@
+"""Theorem 3 (nonconvex convergence), as stated and repaired.
+
+Stated (paper): f lower bounded and L-smooth, ‖D_t‖_∞ < L, gradients bounded by H, unbiased noise, β_t non-increasing,
+D_{t-1,j}/η_{t-1} ≤ D_{t,j}/η_t, D ≥ 1, η_t = η/√t:  min_t E‖∇f(θ_t)‖² ≤ (L/√T)(C1 η²H²(1+ln T) + C2 dη + C3 dη² + C4).
+A factor 1/η is lost in its last line.  Repaired, with L_D bounding D apart from the smoothness L:
+
+    min_t E‖∇f‖² ≤ L_D/(η√T) [C1 η²H²(1+ln T)/σ² + C2 dη/σ + C3 dη²/σ² + C4],
+
+    κ = β/(1-β), G_step = ηH/σ, D_f = f(x_1) - f*:
+    C1 = 3L/2 + 1/2 + L²κ²    C2 = (2+κ)H²    C3 = H²κ²(3L/2 + L²κ²)    C4 = κ H G_step + (3/2) L κ G_step² + D_f.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sandbox import kernel, lookup, scope
+from sandbox.recipe import Recipe
+from theory_checks.report import Assumption, Report, everywhere, judge
+
+STATED, REPAIRED = "Theorem 3 as stated", "repaired 5"
+
+
+def terms(
+    *, T: int, d: int, L: float, L_D: float, H: float, eta: float, sigma: float, beta: float, gap: float
+) -> dict[str, dict[str, float]]:
+    """Terms of both bounds.  gap: f(x_1) - f*.  The stated one takes the larger of L and L_D for its L, and σ = 1."""
+    kappa = beta / (1 - beta)
+
+    def parts(factor: float, L: float, s: float) -> dict[str, float]:
+        step = eta * H / s
+        C1, C2 = 1.5 * L + 0.5 + L**2 * kappa**2, (2 + kappa) * H**2
+        C3 = H**2 * kappa**2 * (1.5 * L + L**2 * kappa**2)
+        C4 = kappa * H * step + 1.5 * L * kappa * step**2 + gap
+        return {
+            "C1": factor * C1 * eta**2 * H**2 * (1 + math.log(T)) / s**2,
+            "C2": factor * C2 * d * eta / s,
+            "C3": factor * C3 * d * eta**2 / s**2,
+            "C4": factor * C4,
+        }
+
+    return {
+        STATED: parts(max(L, L_D) / math.sqrt(T), L, 1.0),
+        REPAIRED: parts(L_D / (eta * math.sqrt(T)), L, sigma),
+    }
+
+
+def check(
+    recipe: str | Recipe,
+    f: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    T: int,
+    eta: float,
+    L: float,
+    H: float,
+    gap: float,
+    L_D: float,
+    noise: float = 0.0,
+    samples: int = 200,
+    seed: int = 0,
+) -> Report:
+    """min_t E‖∇f(θ_t)‖² of a recipe with η_t = η/√t against both bounds.
+
+    noise: each gradient gets ± noise in every coordinate with one sign a step; the expectation is exact over all 2^T signs for
+    T ≤ 12, else a mean of `samples` runs.  L: smoothness of f; H: bound of ‖gradient‖; gap: f(x_1) - inf f; L_D: bound of D.
+    """
+    recipe = lookup.recipe(recipe)
+    exact = noise > 0 and T <= 12
+    if noise == 0:
+        signs = [tuple([0] * T)]
+    elif exact:
+        signs = list(itertools.product((-1, 1), repeat=T))
+    else:
+        draw = np.random.default_rng(seed)
+        signs = [tuple(draw.choice((-1, 1), T)) for _ in range(samples)]
+    runs = [_run(recipe, f, start, T, eta, noise, row) for row in signs]
+    squares = np.array([r[0] for r in runs])
+    lr, sizes, betas = runs[0][2], max(r[3] for r in runs), runs[0][4]
+    worst = min((np.diff(r[1] / r[2][:, None], axis=0).min(initial=0.0) for r in runs), default=0.0)
+    measured = float(squares.mean(axis=0).min())
+    sigma, beta = float(min(r[1].min() for r in runs)), float(betas.max())
+    largest = float(max(r[1].max() for r in runs))
+    known = [
+        everywhere("D_t/η_t non-decreasing in each coordinate", np.array([worst + 1e-9 * largest / lr.min()])),
+        everywhere("β_t non-increasing", -np.diff(betas) + 1e-12, first_t=2),
+        everywhere("D_t ≥ 1", np.array([sigma - 1 + 1e-12])),
+        everywhere("‖D_t‖_∞ ≤ L_D", np.array([L_D - largest])),
+        everywhere("‖g_t‖ ≤ H", np.array([H - sizes + 1e-12])),
+    ]
+    holds = {a.name: a.holds for a in known}
+    both = terms(T=T, d=len(start), L=L, L_D=L_D, H=H, eta=eta, sigma=sigma, beta=beta, gap=gap)
+    needs = {
+        STATED: [a.name for a in known],
+        REPAIRED: ["D_t/η_t non-decreasing in each coordinate", "β_t non-increasing", "‖D_t‖_∞ ≤ L_D", "‖g_t‖ ≤ H"],
+    }
+    bounds = [
+        judge(name, t, measured, {n: holds[n] for n in needs[name]}, math.inf, repaired=name == REPAIRED)
+        for name, t in both.items()
+    ]
+    how = "no noise" if noise == 0 else f"exact over {len(signs)} sign sequences" if exact else f"mean of {samples} runs"
+    half = (
+        0.0 if noise == 0 or exact else 1.96 * float(squares[:, squares.mean(axis=0).argmin()].std(ddof=1)) / math.sqrt(samples)
+    )
+    return Report(
+        title=f"nonconvex convergence of {recipe.name}, T = {T}, η = {eta:g}",
+        facts={"expectation": how, "95 % half width": half, "σ": sigma, "β": beta, "largest D": largest},
+        quantity="min E‖∇f‖²",
+        measured=measured,
+        assumptions=known,
+        bounds=bounds,
+    )
+
+
+def _run(
+    recipe: Recipe, f: Callable[[Tensor], Tensor], start: Tensor, T: int, eta: float, noise: float, signs: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, np.ndarray]:
+    """‖∇f(θ_t)‖², D_t, η_t, the largest noisy gradient, and β_t."""
+    theta, state = start.clone(), recipe.init_tensor(start)
+    squares, D, lr, sizes, betas = [], [], [], [], []
+    slope = torch.func.grad(f)
+    within = scope.of_tensor(recipe.scope)
+    for t in range(1, T + 1):
+        true = slope(theta)
+        g = true + noise * signs[t - 1]
+        rate = eta / math.sqrt(t)
+        p = kernel.prepare(recipe, t, rate, float(state["lr"]), torch.float64, theta.device)
+        new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), within, look=lambda x: D.append(np.array(x.D)))
+        state = {**new, "lr": p.lr}
+        squares.append(float(true.square().sum()))
+        sizes.append(float(torch.linalg.vector_norm(g)))
+        lr.append(rate)
+        betas.append(1 - float(p.a))
+    return np.array(squares), np.array(D), np.array(lr), max(sizes), np.array(betas)
+
+
+__all__ = ["REPAIRED", "STATED", "Assumption", "check", "terms"]

@@ -1,0 +1,80 @@
+"""A run with its whole history: what every check starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+
+from sandbox import kernel, lookup, scope
+from sandbox.blocks import Box, Flow, NoProjection
+from sandbox.recipe import Recipe
+from theory_checks import problems
+from theory_checks.problems import Problem
+
+Array = np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """T steps of a recipe on an online problem, in float64.  Row t-1 of an array belongs to step t.
+
+    theta: (T+1, d), θ_1 … θ_{T+1}.  g, m, B, D: (T, d), the gradient at θ_t, and what the step made of it.  lr, beta: (T,),
+    η_t and β_t (the share of the past in m_t).  loss: (T,), f_t(θ_t).
+    """
+
+    recipe: Recipe
+    problem: Problem
+    theta: Array
+    g: Array
+    m: Array
+    B: Array
+    D: Array
+    lr: Array
+    beta: Array
+    loss: Array
+
+    @property
+    def T(self) -> int:
+        """Steps made."""
+        return len(self.g)
+
+
+def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None) -> Run:
+    """Runs the pure update of a recipe for T steps on a problem.
+
+    A problem on a box is run with the projection onto it, unless the recipe has a projection of its own.
+    lr: η_t as a number or function of t; default the recipe's.
+    Raises ValueError for T < 1, and for a recipe of second order, which online losses do not serve.
+    """
+    recipe, problem = lookup.recipe(recipe), problems.get(problem)
+    if T < 1:
+        raise ValueError(f"T must be at least 1, got {T}")
+    if recipe.second_order:
+        raise ValueError(f"recipe {recipe.name!r} needs Hessian-vector products; the checks replay first-order recipes")
+    if problem.box is not None and isinstance(recipe.projection, NoProjection):
+        recipe = recipe.replace(projection=Box(low=problem.box[0], high=problem.box[1]), name=recipe.name)
+    theta = problem.start.clone()
+    state = recipe.init_tensor(theta)
+    rows: dict[str, list[Any]] = {name: [] for name in ("theta", "g", "m", "B", "D", "lr", "beta", "loss")}
+
+    def look(x: Flow) -> None:
+        for name, value in (("m", x.u), ("B", x.B), ("D", x.D)):
+            rows[name].append(np.broadcast_to(np.asarray(value), problem.start.shape))
+        rows["beta"].append(1 - float(x.a))
+
+    within = scope.of_tensor(recipe.scope)
+    for t in range(1, T + 1):
+        g = problem.gradient(t, theta)
+        rows["theta"].append(theta.numpy())
+        rows["g"].append(g.numpy())
+        rows["loss"].append(float(problem.loss(t, theta)))
+        p = kernel.prepare(recipe, t, lr, float(state["lr"]), torch.float64, theta.device)
+        norm = torch.linalg.vector_norm(g)
+        new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), within, norm, look=look)
+        state = {**new, "lr": p.lr}
+        rows["lr"].append(float(p.lr))
+    rows["theta"].append(theta.numpy())
+    return Run(recipe, problem, **{name: np.array(values) for name, values in rows.items()})

@@ -1,0 +1,204 @@
+"""Theorem 2 (regret) and its corollary, as stated and repaired, on a recorded run.
+
+Stated (paper, Theorem 2): with 0 < β_t ≤ β < 1, ‖g_t‖₂ ≤ G, ‖D_{t-1}‖₁/η_{t-1} ≤ ‖D_t‖₁/η_t, ‖θ_t - θ_t'‖₂ ≤ D, η_t = η/√t,
+
+    R_T ≤ √T D² ‖D_T‖₁ / (2η(1-β)) + ηG²/(1-β) (2√T - 1) + D²/(2(1-β)) Σ β_t²/η_t.
+
+It is false: its proof needs D_t/η_t non-decreasing in each coordinate.  Repaired, with that, ‖θ_t - θ*‖ ≤ D, D_t ≥ σ,
+S_T = 2√T - 1:
+
+    1  R ≤ √T D²‖D_T‖₁/(2η) + (ηG²/2σ) S_T + 2GD Σ β_t                                    any β_t
+    2  R ≤ √T D²‖D_T‖₁/(2η) + (ηG²/2)(1/σ + 4) S_T + (D²/2) Σ β_t²/η_t                     any β_t
+    3  R ≤ √T D²‖D_T‖₁/(2η) + βGD/(1-β) + (1+β)/(2(1-β)) (ηG²/σ) S_T                       constant β
+    4  R ≤ √T D²‖D_T‖₁/(2η(1-β)) + ηG²(1+1/σ)/(2(1-β)) S_T + D²/(2(1-β)) Σ β_t²/η_t         monotone β_t
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.spatial.distance import pdist
+
+from sandbox.blocks import NoDecay, NoProjection
+from theory_checks.record import Run
+from theory_checks.report import Inequality, Report, everywhere, fit_slope, judge
+
+STATED = "Theorem 2 as stated"
+REPAIRED = ("repaired 1", "repaired 2", "repaired 3", "repaired 4")
+
+
+def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
+    """The report on a run: regret against the best fixed point, every bound, each proof step, the certificate.
+
+    points: values of T on the curve.  slope_from: the first T of the fitted slope.
+    """
+    T, problem = run.T, run.problem
+    Ts = sorted({round(float(t)) for t in np.geomspace(1, T, points)} | {T})
+    best = {t: problem.comparator(t, _tensor(run.theta[:t])) for t in Ts}
+    star = best[T].theta.numpy()
+    losses = np.cumsum(run.loss)
+    regret = {t: float(losses[t - 1] - sum(float(problem.loss(s, best[t].theta)) for s in range(1, t + 1))) for t in Ts}
+    facts = _facts(run, star)
+    known = _assumptions(run, star, best[T].residual)
+    holds = {a.name: a.holds for a in known}
+    curve: dict[str, list[float]] = {"T": [float(t) for t in Ts], "regret": [regret[t] for t in Ts]}
+    for name in (STATED, *REPAIRED):
+        curve[name] = [sum(_terms(run, facts, t)[name].values()) for t in Ts]
+    trivial = facts["G"] * max(facts["diameter"], facts["radius"]) * T
+    bounds = [
+        judge(name, terms, regret[T], {n: holds[n] for n in _NEEDS[name]}, trivial, repaired=name != STATED)
+        for name, terms in _terms(run, facts, T).items()
+    ]
+    return Report(
+        title=f"regret of {run.recipe.name} on {problem.name}, T = {T}",
+        facts={**facts, "comparator": best[T].method},
+        quantity="regret",
+        measured=regret[T],
+        assumptions=known,
+        bounds=bounds,
+        steps=_steps(run, star, facts, regret[T]),
+        curve=curve,
+        slope=fit_slope(curve["T"], curve["regret"], min(slope_from, T / 4)),
+    )
+
+
+_COMMON = ("η_t = η/√t", "m_t = β_t m_{t-1} + (1-β_t) g_t", "d_t = m_t/D_t", "0 ≤ β_t < 1", "θ* is optimal")
+_NEEDS: dict[str, tuple[str, ...]] = {
+    STATED: (*_COMMON, "‖D_t‖₁/η_t non-decreasing", "D_t ≥ 1"),
+    "repaired 1": (*_COMMON, "D_t/η_t non-decreasing in each coordinate"),
+    "repaired 2": (*_COMMON, "D_t/η_t non-decreasing in each coordinate"),
+    "repaired 3": (*_COMMON, "D_t/η_t non-decreasing in each coordinate", "β_t constant"),
+    "repaired 4": (*_COMMON, "D_t/η_t non-decreasing in each coordinate", "β_t monotone"),
+}
+
+
+def _tensor(x: np.ndarray) -> Any:
+    import torch
+
+    return torch.tensor(x)
+
+
+def _facts(run: Run, star: np.ndarray) -> dict[str, Any]:
+    """G, the diameter with θ*, the radius around θ*, σ, η, β, measured on the run."""
+    iterates = np.vstack([run.theta[: run.T], star])
+    return {
+        "G": float(np.linalg.norm(run.g, axis=1).max()),
+        "diameter": _diameter(iterates),
+        "radius": float(np.linalg.norm(iterates - star, axis=1).max()),
+        "σ": float(run.D.min()),
+        "η": float(run.lr[0]),
+        "β": float(run.beta.max()),
+    }
+
+
+def _diameter(points: np.ndarray) -> float:
+    """Largest distance between two of the points; beyond 2,000 points among those farthest out in 720 directions."""
+    if len(points) > 2000:
+        directions = np.random.default_rng(0).standard_normal((720, points.shape[1]))
+        points = points[np.unique((points @ directions.T).argmax(axis=0))]
+    return float(pdist(points).max()) if len(points) > 1 else 0.0
+
+
+def _assumptions(run: Run, star: np.ndarray, residual: float) -> list[Any]:
+    root = np.sqrt(np.arange(1, run.T + 1))
+    u = run.D / run.lr[:, None]
+    before = np.vstack([np.zeros_like(run.m[:1]), run.m[:-1]])
+    recursion = run.beta[:, None] * before + (1 - run.beta[:, None]) * run.g
+    rounding = 1e-12 * u[1:]  # of the product D_{t-1} η_t/η_{t-1}
+    steps = -np.abs(np.diff(run.beta))
+    rising = max(np.diff(run.beta).min(initial=0.0), (-np.diff(run.beta)).min(initial=0.0))
+    direct = isinstance(run.recipe.decay, NoDecay)
+    return [
+        everywhere("η_t = η/√t", 1e-9 - np.abs(run.lr * root / run.lr[0] - 1)),
+        everywhere("m_t = β_t m_{t-1} + (1-β_t) g_t", 1e-9 - np.abs(run.m - recursion).max(axis=1)),
+        everywhere("d_t = m_t/D_t", np.array([0.0 if direct else -1.0])),
+        everywhere("0 ≤ β_t < 1", np.minimum(run.beta + 1e-12, 1 - run.beta)),
+        everywhere("θ* is optimal", np.array([1e-6 - residual])),
+        everywhere("‖D_t‖₁/η_t non-decreasing", np.diff(u.sum(axis=1)) + rounding.sum(axis=1), first_t=2),
+        everywhere("D_t/η_t non-decreasing in each coordinate", np.diff(u, axis=0) + rounding, first_t=2),
+        everywhere("D_t ≥ 1", run.D - 1 + 1e-12),
+        everywhere("β_t constant", steps + 1e-12, first_t=2),
+        everywhere("β_t monotone", np.array([rising + 1e-12])),
+    ]
+
+
+def _terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float]]:
+    """Each bound's terms at T ≤ run.T, with G, D, σ and β of the whole run."""
+    G, eta, sigma, beta = facts["G"], facts["η"], facts["σ"], facts["β"]
+    D, radius = facts["diameter"], facts["radius"]
+    S, trace = 2 * np.sqrt(T) - 1, run.D[T - 1].sum()
+    betas, rates = run.beta[:T], run.lr[:T]
+    squares = float((betas**2 / rates).sum())
+    start, rest = np.sqrt(T) * trace / (2 * eta), 1 - beta
+    return {
+        STATED: {"diameter": start * D**2 / rest, "gradients": eta * G**2 / rest * S, "β": D**2 / (2 * rest) * squares},
+        "repaired 1": {
+            "diameter": start * radius**2,
+            "gradients": eta * G**2 / (2 * sigma) * S,
+            "β": 2 * G * radius * float(betas.sum()),
+        },
+        "repaired 2": {
+            "diameter": start * radius**2,
+            "gradients": eta * G**2 / 2 * (1 / sigma + 4) * S,
+            "β": radius**2 / 2 * squares,
+        },
+        "repaired 3": {
+            "diameter": start * radius**2,
+            "gradients": (1 + beta) / (2 * rest) * eta * G**2 / sigma * S,
+            "β": beta * G * radius / rest,
+        },
+        "repaired 4": {
+            "diameter": start * radius**2 / rest,
+            "gradients": eta * G**2 * (1 + 1 / sigma) / (2 * rest) * S,
+            "β": radius**2 / (2 * rest) * squares,
+        },
+    }
+
+
+def certificate(run: Run, star: np.ndarray) -> tuple[float, float]:
+    """Both sides of identity 0 (unprojected, a_t = θ_t - θ*), which needs no assumption:
+
+    Σ g_t·a_t = ½[Σ_j u_{1,j}a_{1,j}² + Σ_{t≥2} Σ_j (u_{t,j}-u_{t-1,j})a_{t,j}² - Σ_j u_{T,j}a_{T+1,j}²]
+                + ½ Σ η_t ‖m_t‖²_{D_t^{-1}} + Σ β_t (g_t - m_{t-1})·a_t
+    """
+    a, u = run.theta - star, run.D / run.lr[:, None]
+    before = np.vstack([np.zeros_like(run.m[:1]), run.m[:-1]])
+    left = (run.g * a[:-1]).sum()
+    path = (u[0] * a[0] ** 2).sum() + (np.diff(u, axis=0) * a[1:-1] ** 2).sum() - (u[-1] * a[-1] ** 2).sum()
+    steps = (run.lr[:, None] * run.m**2 / run.D).sum()
+    past = (run.beta[:, None] * (run.g - before) * a[:-1]).sum()
+    return float(left), float(path / 2 + steps / 2 + past)
+
+
+def _steps(run: Run, star: np.ndarray, facts: dict[str, Any], regret: float) -> list[Inequality]:
+    """The proof of Theorem 2, each step as an inequality of its own."""
+    a, u = run.theta[:-1] - star, run.D / run.lr[:, None]
+    S = 2 * np.sqrt(run.T) - 1
+    growth = np.diff(u, axis=0)
+    square = (a**2).sum(axis=1)
+    left, right = certificate(run, star)
+    found = [Inequality("convexity: regret ≤ Σ g_t·(θ_t - θ*)", regret, left)]
+    if isinstance(run.recipe.projection, NoProjection):
+        found.append(
+            Inequality("certificate (identity 0): |left - right|", abs(left - right), 1e-9 * (abs(left) + abs(right) + 1))
+        )
+    return [
+        *found,
+        Inequality(
+            "Σ_t Σ_j (u_t - u_{t-1}) a_t² ≤ Σ_t ‖a_t‖² Σ_j (u_t - u_{t-1})   (the step that fails)",
+            float((growth * a[1:] ** 2).sum()),
+            float((square[1:] * growth.sum(axis=1)).sum()),
+        ),
+        Inequality(
+            "Σ_t Σ_j (u_t - u_{t-1}) a_t² ≤ D² Σ_j (u_T - u_1), as coordinatewise growth gives",
+            float((growth * a[1:] ** 2).sum()),
+            float(facts["radius"] ** 2 * (u[-1] - u[0]).sum()),
+        ),
+        Inequality(
+            "Σ η_t ‖m_t‖²/D_t ≤ ηG²/σ (2√T - 1)",
+            float((run.lr[:, None] * run.m**2 / run.D).sum()),
+            float(facts["η"] * facts["G"] ** 2 / facts["σ"] * S),
+        ),
+        Inequality("Σ 1/√t ≤ 2√T - 1", float((np.arange(1, run.T + 1) ** -0.5).sum()), float(S)),
+    ]

@@ -1,0 +1,196 @@
+"""What a check says: assumptions, a measured quantity, every bound that may apply, and a verdict on each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+VERIFIED, VIOLATED, VACUOUS = "verified on this run", "VIOLATED", "vacuous"
+
+
+@dataclasses.dataclass(frozen=True)
+class Assumption:
+    """A condition of a theorem on this run.
+
+    margin: by how much it holds (≥ 0) or fails (< 0) at worst.  first: the first place (t, j) or (t,) where it fails.
+    share: the share of places where it holds.
+    """
+
+    name: str
+    holds: bool
+    margin: float
+    first: tuple[int, ...] | None = None
+    share: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A bound at the last T: its value, its terms, the assumptions that it needs, and what came out."""
+
+    name: str
+    value: float
+    measured: float
+    terms: dict[str, float]
+    needs: tuple[str, ...]
+    verdict: str
+    repaired: bool
+
+    @property
+    def ratio(self) -> float:
+        """measured / bound."""
+        return self.measured / self.value if self.value > 0 else math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Inequality:
+    """One step of a proof, evaluated."""
+
+    name: str
+    left: float
+    right: float
+
+    @property
+    def holds(self) -> bool:
+        """left ≤ right, up to rounding of the sums (1e-9 of their size)."""
+        return self.left <= self.right + 1e-9 * (abs(self.left) + abs(self.right))
+
+
+@dataclasses.dataclass(frozen=True)
+class Slope:
+    """Slope of log(measured) on log T, with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The outcome of one check on one run."""
+
+    title: str
+    facts: dict[str, Any]
+    quantity: str
+    measured: float
+    assumptions: list[Assumption]
+    bounds: list[Bound]
+    steps: list[Inequality] = dataclasses.field(default_factory=list)
+    curve: dict[str, list[float]] = dataclasses.field(default_factory=dict)  # "T", the quantity, and each bound
+    slope: Slope | None = None
+
+    def assumption(self, name: str) -> Assumption:
+        """The assumption of that name."""
+        return next(a for a in self.assumptions if a.name == name)
+
+    def bound(self, name: str) -> Bound:
+        """The bound of that name."""
+        return next(b for b in self.bounds if b.name == name)
+
+    @property
+    def news(self) -> bool:
+        """Whether a repaired statement is violated: that would be news."""
+        return any(b.repaired and b.verdict == VIOLATED for b in self.bounds)
+
+    def __str__(self) -> str:
+        lines = [self.title, "  " + ", ".join(f"{k} = {_short(v)}" for k, v in self.facts.items())]
+        lines.append(f"  {self.quantity}: {self.measured:.6g}" + self._slope())
+        lines.append("  assumptions")
+        for a in self.assumptions:
+            place = "" if a.first is None else f", first fails at {'(t, j)' if len(a.first) == 2 else 't'} = {a.first}"
+            share = "" if a.share == 1 else f", true at {100 * a.share:.1f} %"
+            lines.append(f"    {'yes' if a.holds else 'NO ':4}{a.name} (margin {a.margin:.3g}{share}{place})")
+        if self.bounds:
+            lines.append("  bounds")
+        for b in self.bounds:
+            terms = " + ".join(f"{v:.4g} ({k})" for k, v in b.terms.items())
+            lines.append(f"    {b.name}: {b.value:.6g} = {terms}; measured/bound {b.ratio:.3g}: {b.verdict}")
+        if self.steps:
+            lines.append("  steps of the proof")
+        for s in self.steps:
+            lines.append(f"    {'yes' if s.holds else 'NO ':4}{s.name}: {s.left:.6g} ≤ {s.right:.6g}")
+        return "\n".join(lines)
+
+    def _slope(self) -> str:
+        s = self.slope
+        return "" if s is None else f"; slope of its log on log T {s.value:.3f} [{s.low:.3f}, {s.high:.3f}]"
+
+    def _repr_markdown_(self) -> str:
+        lines = [f"**{self.title}**: {self.quantity} {self.measured:.6g}{self._slope()}", ""]
+        lines += ["| assumption | holds | margin | first failure |", "|---|---|---|---|"]
+        lines += [
+            f"| {a.name} | {'yes' if a.holds else '**no**'} | {a.margin:.3g} | {a.first or ''} |" for a in self.assumptions
+        ]
+        lines += ["", "| bound | value | measured / bound | verdict |", "|---|---|---|---|"]
+        lines += [f"| {b.name} | {b.value:.6g} | {b.ratio:.3g} | {b.verdict} |" for b in self.bounds]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Everything, as JSON; what is not finite is written as text."""
+        return json.dumps(_plain(dataclasses.asdict(self)), indent=1, ensure_ascii=False)
+
+    def plot(self, axes: Any) -> None:
+        """The measured quantity against every bound over T, log-log."""
+        T = self.curve["T"]
+        axes.plot(T, self.curve[self.quantity], "k-o", markersize=3, label=self.quantity + self._slope())
+        for style, b in zip(("--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1))), self.bounds, strict=False):
+            axes.plot(T, self.curve[b.name], linestyle=style, label=f"{b.name}: {b.verdict}")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("T (steps)")
+        axes.set_ylabel(self.quantity)
+        axes.set_title(self.title, fontsize=9)
+        axes.legend(fontsize=7)
+
+
+def judge(
+    name: str, terms: dict[str, float], measured: float, needs: dict[str, bool], trivial: float, *, repaired: bool
+) -> Bound:
+    """The verdict on a bound: not applicable where an assumption fails, vacuous above the trivial bound, else kept or not."""
+    value = sum(terms.values())
+    failing = [need for need, holds in needs.items() if not holds]
+    if failing:
+        verdict = f"not applicable: {', '.join(failing)}"
+    elif not math.isfinite(value) or value > trivial:
+        verdict = VACUOUS
+    else:
+        verdict = VERIFIED if measured <= value * (1 + 1e-9) else VIOLATED
+    return Bound(name, value, measured, terms, tuple(needs), verdict, repaired)
+
+
+def everywhere(name: str, margins: np.ndarray, first_t: int = 1, tolerance: float = 0.0) -> Assumption:
+    """An assumption from its margins over (t,) or (t, j): ≥ -tolerance everywhere."""
+    if not margins.size:
+        return Assumption(name, True, math.inf)
+    good = margins >= -tolerance
+    where = np.argwhere(~good)
+    first = None if good.all() else (int(where[0][0]) + first_t, *(int(i) + 1 for i in where[0][1:]))
+    return Assumption(name, bool(good.all()), float(margins.min()), first, float(good.mean()))
+
+
+def fit_slope(T: list[float], values: list[float], start: float) -> Slope | None:
+    """Least squares of log(values) on log(T) from `start` on."""
+    pairs = [(math.log(t), math.log(v)) for t, v in zip(T, values, strict=True) if t >= start and v > 0]
+    if len(pairs) < 4:
+        return None
+    found = stats.linregress(*zip(*pairs, strict=True))
+    half = float(stats.t.ppf(0.975, len(pairs) - 2) * found.stderr)
+    return Slope(float(found.slope), float(found.slope) - half, float(found.slope) + half)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
