@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sandbox import kernel, scope, suggest
+from sandbox import kernel, parts, scope, suggest
 from sandbox.blocks import (
     EMA,
     PARAMETER,
@@ -40,9 +40,8 @@ from sandbox.blocks import (
     WeakSecant,
     number,
 )
-from sandbox.blocks.base import _checked, is_number, register
-
-SLOTS = ("gradient", "moment", "curvature", "averaging", "rectifier", "decay", "projection")
+from sandbox.blocks.base import _checked, register
+from sandbox.parts import SLOTS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,7 @@ class Recipe:
         for path, block in self.blocks():
             slot = path.split(".")[0]
             if not isinstance(block, Block) or slot not in block.slots:
-                raise TypeError(_misfit(slot, block))
+                raise TypeError(parts.misfit(slot, block))
         if self.scope not in scope.NAMES:
             raise ValueError(suggest.unknown("scope", str(self.scope), scope.NAMES))
         self._check_needs()
@@ -114,23 +113,23 @@ class Recipe:
             if name not in fields:
                 raise ValueError(suggest.unknown("slot", name, fields))
         made = dataclasses.replace(self, **whole).with_numbers(numbers)
-        return made if "name" in changes else dataclasses.replace(made, name=self.name + difference(self, made))
+        return made if "name" in changes else dataclasses.replace(made, name=self.name + parts.difference(self, made))
 
     def numbers(self) -> dict[str, Any]:
         """Every number by its dotted name: {"lr": 0.01, "moment.beta": 0.9, …}; functions of t by their parameters."""
-        found = {} if _plain_function(self.lr) else _numbers("lr", self.lr)
+        found = {} if parts.plain_function(self.lr) else parts.numbers("lr", self.lr)
         for path, block in self.blocks():
-            found |= _numbers(path, block)
+            found |= parts.numbers(path, block)
         return found
 
     def with_numbers(self, values: dict[str, Any]) -> Recipe:
         """This recipe with some numbers replaced by dotted name; the name stays."""
         made = self
         for name, value in values.items():
-            places = {"lr"} | {path for where, block in made.blocks() for path in _places(where, block)}
+            places = {"lr"} | {path for where, block in made.blocks() for path in parts.places(where, block)}
             if name not in places:
                 raise ValueError(suggest.unknown("number", name, places))
-            made = _set(made, name.split("."), value)
+            made = parts.replaced(made, name.split("."), value)
         return made
 
     # -- what it keeps -----------------------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ class Recipe:
         """Whether some number is a function of t."""
         found = [self.lr, *(getattr(o, f.name) for _, o in self.blocks() for f in dataclasses.fields(o))]  # type: ignore[arg-type]
         nested = [getattr(o, f.name) for o in found if isinstance(o, Block) for f in dataclasses.fields(o)]  # type: ignore[arg-type]
-        return any(_is_function(value) for value in found + nested)
+        return any(parts.is_function(value) for value in found + nested)
 
     @property
     def second_order(self) -> bool:
@@ -176,7 +175,7 @@ class Recipe:
 
     def structure(self) -> dict[str, str]:
         """Slot -> its block without numbers: two recipes of equal structure differ only in numbers."""
-        slots = {slot: _structure(getattr(self, slot)) for slot in SLOTS}
+        slots = {slot: parts.structure(getattr(self, slot)) for slot in SLOTS}
         return slots | {"scope": self.scope}
 
     # -- pure functions ----------------------------------------------------------------------------------------------
@@ -341,87 +340,3 @@ def global_norm(grads: list[Tensor]) -> Tensor:
     """‖g‖₂ over all tensors, as `torch.nn.utils.clip_grad_norm_` takes it."""
     wide = [torch.linalg.vector_norm(g.to(state_dtype(g.dtype))) for g in grads]
     return torch.linalg.vector_norm(torch.stack([n.to(wide[0].device, wide[0].dtype) for n in wide]))
-
-
-def _misfit(slot: str, block: Any) -> str:
-    from sandbox import blocks
-
-    fitting = [name for name in blocks.__all__ if slot in getattr(getattr(blocks, name), "slots", ())]
-    fitting = [name for name in fitting if name.lower() != slot]
-    given = f"{type(block).__name__} (which goes into {' or '.join(block.slots)})" if isinstance(block, Block) else repr(block)
-    return f"slot {slot!r} does not take {given}. It takes {', '.join(sorted(fitting))}, or a block of your own"
-
-
-def _structure(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_structure, value))})"
-    if not isinstance(value, Block):
-        named = _plain_function(value) and hasattr(value, "__qualname__")
-        return f"{value.__module__}:{value.__qualname__}" if named else repr(value)
-    # a number's value is no structure; that it is a function of t, and which, is
-    every = dataclasses.fields(value)  # type: ignore[arg-type]
-    fields = [f for f in every if not is_number(f) or _is_function(getattr(value, f.name))]
-    inside = ", ".join(f"{f.name}={_structure(getattr(value, f.name))}" for f in fields)
-    home = "" if type(value).__module__.startswith("sandbox.blocks") else f"{type(value).__module__}:"
-    return f"{home}{type(value).__name__}({inside})"
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) and not isinstance(value, Tensor)
-
-
-def _plain_function(value: Any) -> bool:
-    return callable(value) and not isinstance(value, Block | Tensor)
-
-
-def _numbers(path: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Block):
-        return {path: value}
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(value):  # type: ignore[arg-type]
-        inner = getattr(value, field.name)
-        if isinstance(inner, Block) or (is_number(field) and not _plain_function(inner)):
-            found |= _numbers(f"{path}.{field.name}", inner)
-    return found
-
-
-def _places(path: str, block: Block) -> list[str]:
-    """The dotted names of all fields of a block that hold a number or a function of t, and of those inside them."""
-    found = []
-    for field in dataclasses.fields(block):  # type: ignore[arg-type]
-        inner, name = getattr(block, field.name), f"{path}.{field.name}"
-        found += [name] if is_number(field) else []
-        found += _places(name, inner) if isinstance(inner, Block) else []
-    return found
-
-
-def _set(owner: Any, path: list[str], value: Any) -> Any:
-    if not path:
-        return value
-    head, *rest = path
-    if isinstance(owner, tuple):
-        return tuple(_set(v, rest, value) if str(i) == head else v for i, v in enumerate(owner))
-    return dataclasses.replace(owner, **{head: _set(getattr(owner, head), rest, value)})
-
-
-def difference(base: Recipe, other: Recipe) -> str:
-    """What `other` has instead of `base`, as "[rectifier=SoftAbsolute(sigma=0.01), scope=channel]"; "" where nothing."""
-    parts = []
-    for name in ("lr", *SLOTS, "scope"):
-        old, new = getattr(base, name), getattr(other, name)
-        if old is new or str(old) == str(new):
-            continue
-        if isinstance(new, Block) and type(old) is type(new):
-            mine = {f.name: getattr(new, f.name) for f in dataclasses.fields(new)}  # type: ignore[arg-type]
-            parts += [f"{name}.{key}={_show(value)}" for key, value in mine.items() if str(value) != str(getattr(old, key))]
-        else:
-            parts.append(f"{name}={_show(new)}")
-    return f"[{', '.join(parts)}]" if parts else ""
-
-
-def _show(value: Any) -> str:
-    from sandbox.blocks.base import show
-
-    if isinstance(value, tuple):
-        return "+".join(map(str, value)) or "none"
-    return show(value)

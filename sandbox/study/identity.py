@@ -21,7 +21,17 @@ from sandbox.recipe import Recipe
 from sandbox.tasks import Task
 
 # What determines a run's numbers in this package; reports, tables and the command line do not.
-_FILES = ("blocks/*.py", "backends/*.py", "tasks/*.py", "kernel.py", "recipe.py", "scope.py", "optimizer.py", "hessian.py")
+_FILES = (
+    "blocks/*.py",
+    "backends/*.py",
+    "tasks/*.py",
+    "kernel.py",
+    "recipe.py",
+    "parts.py",
+    "scope.py",
+    "optimizer.py",
+    "hessian.py",
+)
 _MORE = ("schedules.py", "study/run.py")
 
 

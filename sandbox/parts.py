@@ -1,0 +1,100 @@
+"""A recipe's parts by name: its numbers by dotted path, its structure without them, and what two recipes differ in."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import Tensor
+
+from sandbox import blocks
+from sandbox.blocks import Block
+from sandbox.blocks.base import is_number, show
+
+SLOTS = ("gradient", "moment", "curvature", "averaging", "rectifier", "decay", "projection")
+
+
+def misfit(slot: str, block: Any) -> str:
+    """What a slot takes, for the error about something else."""
+    fitting = [name for name in blocks.__all__ if slot in getattr(getattr(blocks, name), "slots", ())]
+    fitting = [name for name in fitting if name.lower() != slot]
+    given = f"{type(block).__name__} (which goes into {' or '.join(block.slots)})" if isinstance(block, Block) else repr(block)
+    return f"slot {slot!r} does not take {given}. It takes {', '.join(sorted(fitting))}, or a block of your own"
+
+
+def structure(value: Any) -> str:
+    """A block, or several, as text without numbers; functions of t count as structure."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(structure, value))})"
+    if not isinstance(value, Block):
+        named = plain_function(value) and hasattr(value, "__qualname__")
+        return f"{value.__module__}:{value.__qualname__}" if named else repr(value)
+    # a number's value is no structure; that it is a function of t, and which, is
+    every = dataclasses.fields(value)  # type: ignore[arg-type]
+    fields = [f for f in every if not is_number(f) or is_function(getattr(value, f.name))]
+    inside = ", ".join(f"{f.name}={structure(getattr(value, f.name))}" for f in fields)
+    home = "" if type(value).__module__.startswith("sandbox.blocks") else f"{type(value).__module__}:"
+    return f"{home}{type(value).__name__}({inside})"
+
+
+def is_function(value: Any) -> bool:
+    """Whether a number is given as a function of t, be it a Schedule."""
+    return callable(value) and not isinstance(value, Tensor)
+
+
+def plain_function(value: Any) -> bool:
+    """Whether a number is a function of t that is no block."""
+    return callable(value) and not isinstance(value, Block | Tensor)
+
+
+def numbers(path: str, value: Any) -> dict[str, Any]:
+    """Dotted name -> value of every number in `value`, functions of t by their parameters."""
+    if not isinstance(value, Block):
+        return {path: value}
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+        inner = getattr(value, field.name)
+        if isinstance(inner, Block) or (is_number(field) and not plain_function(inner)):
+            found |= numbers(f"{path}.{field.name}", inner)
+    return found
+
+
+def places(path: str, block: Block) -> list[str]:
+    """The dotted names of all fields of a block that hold a number or a function of t, and of those inside them."""
+    found = []
+    for field in dataclasses.fields(block):  # type: ignore[arg-type]
+        inner, name = getattr(block, field.name), f"{path}.{field.name}"
+        found += [name] if is_number(field) else []
+        found += places(name, inner) if isinstance(inner, Block) else []
+    return found
+
+
+def replaced(owner: Any, path: list[str], value: Any) -> Any:
+    """`owner` with the field at `path` replaced."""
+    if not path:
+        return value
+    head, *rest = path
+    if isinstance(owner, tuple):
+        return tuple(replaced(v, rest, value) if str(i) == head else v for i, v in enumerate(owner))
+    return dataclasses.replace(owner, **{head: replaced(getattr(owner, head), rest, value)})
+
+
+def difference(base: Any, other: Any) -> str:
+    """What `other` has instead of `base`, as "[rectifier=SoftAbsolute(sigma=0.01), scope=channel]"; "" where nothing."""
+    parts = []
+    for name in ("lr", *SLOTS, "scope"):
+        old, new = getattr(base, name), getattr(other, name)
+        if old is new or str(old) == str(new):
+            continue
+        if isinstance(new, Block) and type(old) is type(new):
+            mine = {f.name: getattr(new, f.name) for f in dataclasses.fields(new)}  # type: ignore[arg-type]
+            parts += [f"{name}.{key}={_show(value)}" for key, value in mine.items() if str(value) != str(getattr(old, key))]
+        else:
+            parts.append(f"{name}={_show(new)}")
+    return f"[{', '.join(parts)}]" if parts else ""
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "+".join(map(str, value)) or "none"
+    return show(value)
