@@ -316,3 +316,31 @@ def test_any_recipe_can_be_recorded(name):
     assert report.bounds
     assert np.isfinite(run.theta).all()
     assert not report.news
+
+
+def test_bounds_term_by_term():
+    """Each bound once more, literally from mathematics (section 5), on a short run with a falling β."""
+    base = counterexamples.theory_apollo().replace(
+        moment=EMA(beta=Geometric(first=0.6, ratio=0.7), bias_correction=False), name="x"
+    )
+    run = record(base, "random-quadratic", 9, lr=InverseSquareRoot(first=0.3))
+    star = problems.get("random-quadratic").comparator(9, None).theta.numpy()
+    facts, T, eta = regret._facts(run, star), 9, 0.3
+    radius = max(np.linalg.norm(x - star) for x in run.theta[:9])
+    points = [*run.theta[:9], star]
+    diameter = max(np.linalg.norm(x - y) for x in points for y in points)
+    G, sigma, beta = max(np.linalg.norm(g) for g in run.g), run.D.min(), 0.6
+    betas = [0.6 * 0.7 ** (t - 1) for t in range(1, 10)]
+    S, trace = 2 * math.sqrt(T) - 1, run.D[-1].sum()
+    squares = sum(b * b * math.sqrt(t) / eta for t, b in enumerate(betas, start=1))
+    start = math.sqrt(T) * trace / (2 * eta)
+    expected = {
+        STATED: start * diameter**2 / 0.4 + eta * G**2 / 0.4 * S + diameter**2 / 0.8 * squares,
+        "repaired 1": start * radius**2 + eta * G**2 / (2 * sigma) * S + 2 * G * radius * sum(betas),
+        "repaired 2": start * radius**2 + eta * G**2 / 2 * (1 / sigma + 4) * S + radius**2 / 2 * squares,
+        "repaired 3": start * radius**2 + beta * G * radius / 0.4 + 1.6 / 0.8 * eta * G**2 / sigma * S,
+        "repaired 4": start * radius**2 / 0.4 + eta * G**2 * (1 + 1 / sigma) / 0.8 * S + radius**2 / 0.8 * squares,
+    }
+    found = regret._terms(run, facts, T)
+    for name, value in expected.items():
+        assert sum(found[name].values()) == pytest.approx(value, rel=1e-10), name
