@@ -158,13 +158,13 @@ class Check:
       apollo-sandbox check regret --recipe apollo --problem logistic-breast-cancer --steps 500
 
     counterexamples: what refutes the paper's statements. regret: Theorem 2 and its repaired forms on a run with rate
-    eta/sqrt(t).
+    eta/sqrt(t). coupling: Theorem 1, repaired and as stated. scale-invariance: the loss times 1024.
     Exit code 0, also where a statement of the paper is refuted as expected; 1 where a repaired statement is violated; 2 for bad
     usage.
     """
 
     what: Positional[str]
-    """counterexamples or regret."""
+    """counterexamples, regret, coupling, scale-invariance, or all (without options)."""
     recipe: str = "apollo"
     """A name, a TOML file, or module:attribute; run without bias correction, as the proofs are."""
     problem: str = "logistic-breast-cancer"
@@ -180,11 +180,50 @@ class Check:
         """Runs it."""
         from sandbox import suggest
 
-        if self.what == "counterexamples":
-            return self._counterexamples()
-        if self.what == "regret":
-            return self._regret()
-        raise ValueError(suggest.unknown("check", self.what, ("counterexamples", "regret")))
+        checks: dict[str, Callable[[], int]] = {
+            "counterexamples": self._counterexamples,
+            "regret": self._regret,
+            "coupling": self._coupling,
+            "scale-invariance": self._scale_invariance,
+            "all": self._all,
+        }
+        if self.what not in checks:
+            raise ValueError(suggest.unknown("check", self.what, checks))
+        return checks[self.what]()
+
+    def _rate(self) -> Any:
+        from sandbox import lookup
+        from sandbox.schedules import InverseSquareRoot
+
+        return InverseSquareRoot(first=self.eta if self.eta is not None else float(lookup.recipe(self.recipe).lr))
+
+    def _coupling(self) -> int:
+        from theory_checks import coupling
+
+        for as_stated in (False, True):
+            report = coupling.check(self.recipe, self.problem, self.steps, lr=self._rate(), as_stated=as_stated)
+            sys.stdout.write(f"{report}\n")
+            if not as_stated and report.measured > 0:
+                return 1
+        return 0
+
+    def _scale_invariance(self) -> int:
+        from theory_checks import scale_invariance
+
+        sys.stdout.write(f"{scale_invariance.check(self.recipe, self.problem, self.steps, lr=self._rate())}\n")
+        return 0
+
+    def _all(self) -> int:
+        ended = [
+            self._counterexamples(),
+            dataclasses.replace(self, recipe="apollow", problem="ridge-diabetes", steps=100, eta=0.02)._coupling(),
+            dataclasses.replace(self, recipe="scale-invariant", steps=100)._scale_invariance(),
+        ]
+        runs = [("apollo", "logistic-breast-cancer", 0.01), ("apollo", "cycle-box", 0.38), ("monotone", "cycle-box", 0.38)]
+        runs += [("adam", "three-periodic", 0.5), ("amsgrad", "three-periodic", 0.5), ("hessian-ema", "ridge-diabetes", 0.01)]
+        for recipe, problem, eta in runs:
+            ended.append(dataclasses.replace(self, recipe=recipe, problem=problem, steps=500, eta=eta)._regret())
+        return max(ended)
 
     def _counterexamples(self) -> int:
         from theory_checks import counterexamples
@@ -204,15 +243,13 @@ class Check:
 
         from sandbox import lookup
         from sandbox.blocks import EMA
-        from sandbox.schedules import InverseSquareRoot
         from sandbox.study.store import atomically
         from theory_checks import record, regret
 
         recipe = lookup.recipe(self.recipe)
         if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
             recipe = recipe.replace(moment=dc.replace(recipe.moment, bias_correction=False), name=recipe.name)
-        rate = self.eta if self.eta is not None else float(recipe.lr)
-        report = regret.check(record(recipe, self.problem, self.steps, lr=InverseSquareRoot(first=rate)), points=16)
+        report = regret.check(record(recipe, self.problem, self.steps, lr=self._rate()), points=16)
         sys.stdout.write(f"{report}\n")
         self.out.mkdir(parents=True, exist_ok=True)
         stem = f"regret-{recipe.name}-{self.problem}".replace("/", "-")

@@ -14,7 +14,7 @@ import variants
 from sandbox.blocks import EMA, AbsoluteFloor, Monotone, WeakSecant
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
-from theory_checks import counterexamples, nonconvex, problems, record, regret
+from theory_checks import counterexamples, coupling, nonconvex, problems, record, regret, scale_invariance, weak_secant
 from theory_checks.report import VACUOUS, VERIFIED, VIOLATED
 
 STATED = regret.STATED
@@ -344,3 +344,56 @@ def test_bounds_term_by_term():
     found = regret._terms(run, facts, T)
     for name, value in expected.items():
         assert sum(found[name].values()) == pytest.approx(value, rel=1e-10), name
+
+
+# -- coupling, scale invariance, the secant rule ---------------------------------------------------------------------
+
+
+def test_coupling_report():
+    """Bitwise with ε/c and γ/c; refuted with both as stated; on a run where the secant rule counts."""
+    rate = InverseSquareRoot(first=0.02)
+    recipe = variants.get("apollow").replace(**{"curvature.eps": 0.5, "decay.rate": 0.1}, name="x")
+    kept = coupling.check(recipe, "ridge-diabetes", 40, lr=rate)
+    assert kept.measured == 0.0
+    assert all(a.holds for a in kept.assumptions)
+    assert kept.facts["share of |B| > σ"] > 0
+    stated = coupling.check(recipe, "ridge-diabetes", 40, lr=rate, as_stated=True)
+    assert stated.measured > 1e-6
+    assert stated.assumption("θ_t the same on both sides").first is not None
+    odd = coupling.check(recipe, "ridge-diabetes", 40, lr=rate, c=3.0)
+    assert 0 < odd.measured < 1e-9
+    with pytest.raises(ValueError, match="no weak secant rule with a constant floor"):
+        coupling.check("adam", "ridge-diabetes", 5, lr=rate)
+    with pytest.raises(ValueError, match="no weak secant rule with a constant floor"):
+        coupling.check("scale-invariant", "ridge-diabetes", 5, lr=rate)
+
+
+def test_scale_invariance_report():
+    rate = InverseSquareRoot(first=0.1)
+    assert scale_invariance.check("scale-invariant", "logistic-breast-cancer", 30, lr=rate).measured == 0.0
+    assert 0 < scale_invariance.check("scale-invariant", "logistic-breast-cancer", 30, lr=rate, factor=3.0).measured < 1e-8
+    for name in ("apollo", "belief"):
+        report = scale_invariance.check(name, "logistic-breast-cancer", 30, lr=rate)
+        assert report.measured > 1e-6
+        assert not report.assumptions[0].holds
+
+
+def test_weak_secant_report():
+    exact = variants.get("no-momentum").replace(**{"curvature.eps": 0.0, "rectifier.sigma": 0.5}, name="x")
+    h = np.array([0.1, 1.0, 3.0, 5.0])
+    curvatures = torch.tensor(h)
+    quadratic = problems.smooth(
+        "still",
+        "a quadratic without noise",
+        torch.ones(4, dtype=torch.float64),
+        lambda _, x: 0.5 * (curvatures * x * x).sum(),
+        lambda: None,
+    )
+    report = weak_secant.check(exact, quadratic, 60, lr=0.1, h=h)
+    assert all(a.holds for a in report.assumptions)
+    assert report.facts["‖B_T - ηh‖ / ‖ηh‖"] < 0.9
+    loose = weak_secant.check(exact.replace(**{"curvature.eps": 1.0}), quadratic, 60, lr=0.1, h=h)
+    assert not loose.assumptions[0].holds  # ε = 1 leaves a residual …
+    assert loose.assumptions[1].holds  # … and the distance still never grows
+    with pytest.raises(ValueError, match="without decay"):
+        weak_secant.check("apollow", quadratic, 5, lr=0.1)

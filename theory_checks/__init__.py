@@ -11,8 +11,19 @@ counterexamples   what refutes the statements of the paper, with numbers
 problems          online problems, from real data and from the literature
 """
 
-from theory_checks import counterexamples, nonconvex, problems, regret
+from theory_checks import counterexamples, coupling, nonconvex, problems, regret, scale_invariance, weak_secant
 from theory_checks.record import Run, record
 from theory_checks.report import Report
 
-__all__ = ["Report", "Run", "counterexamples", "nonconvex", "problems", "record", "regret"]
+__all__ = [
+    "Report",
+    "Run",
+    "counterexamples",
+    "coupling",
+    "nonconvex",
+    "problems",
+    "record",
+    "regret",
+    "scale_invariance",
+    "weak_secant",
+]
