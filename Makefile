@@ -26,6 +26,7 @@ test: $(STAMP) lint  ## all tests but the long ones
 	$(BIN)/python -m pytest -m "not slow"
 
 test-all: $(STAMP) lint  ## the long ones too
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[theory]'
 	$(BIN)/python -m pytest
 
 bench: $(STAMP)  ## speed and memory on the CPU, against torch and published peers; the table is kept in tests/benchmarks/results
