@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
+import pickle
 import signal
 import threading
 from collections import Counter
@@ -256,7 +258,8 @@ def _execute(
     pool = ProcessPoolExecutor(min(jobs, len(todo)), mp_context=get_context("spawn"))
     try:
         with _interrupts_ignored():  # by the workers, which inherit it: Ctrl-C is for the parent
-            futures = {pool.submit(run.train, task, recipe, settings): (recipe, settings) for recipe, settings in todo}
+            shared = pickle.dumps(task)
+            futures = {pool.submit(_train, shared, pickle.dumps(pair)): pair for pair in todo}
         for future in as_completed(futures):
             yield (*futures[future], future.result())
     finally:
@@ -264,6 +267,17 @@ def _execute(
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:  # what they have in hand is lost; waiting for it would not save it
             worker.terminate()
+
+
+def _train(task: bytes, pair: bytes) -> list[dict[str, Any]]:
+    """In a worker.  Bytes, since torch would hand tensors over through shared memory and a thread that outlives its worker."""
+    recipe, settings = pickle.loads(pair)
+    return run.train(_task(task), recipe, settings)
+
+
+@functools.lru_cache(maxsize=1)
+def _task(task: bytes) -> tasks.Task:
+    return pickle.loads(task)
 
 
 @contextlib.contextmanager
