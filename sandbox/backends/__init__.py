@@ -104,4 +104,6 @@ def get(backend: str | Backend, *, flat: bool = False) -> Backend:
         from sandbox.backends.eager import Eager
 
         return Eager()
-    return backend  # type: ignore[return-value]
+    if isinstance(backend, str) or not hasattr(backend, "step") or not hasattr(backend, "load"):
+        raise TypeError(f"a backend is one of {', '.join(NAMES)} or an object with load and step, got {backend!r}")
+    return backend

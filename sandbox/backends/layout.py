@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sandbox import scope
 
-WIDTH = 128  # entries of an arena's row: 32 cache lines' worth of float32 a sum, little padding for small tensors
+WIDTH = 128  # entries of an arena's row: eight cache lines of float32, little padding for small tensors
 
 _OPERATORS = torch.library.Library("apollo_sandbox", "DEF")
 _OPERATORS.define("spread(Tensor s, Tensor owner) -> Tensor")

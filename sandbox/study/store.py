@@ -60,9 +60,6 @@ class Store:
                 f"{self.path} cannot be read as results ({error}); move it away or choose another folder"
             ) from error
 
-    def __contains__(self, run: str) -> bool:
-        return run in set(self.frame["run"])
-
     def missing(self, runs: Iterable[str]) -> set[str]:
         """Those of `runs` that are not here."""
         return set(runs) - set(self.frame["run"])
