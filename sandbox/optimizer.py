@@ -74,6 +74,7 @@ class Optimizer(torch.optim.Optimizer):
         self._cohorts: dict[int, tuple[list[bool], list[Cohort]]] = {}
         self.generator = torch.Generator().manual_seed(seed)
         self._resolved: dict[int, tuple[Any, Recipe]] = {}
+        self._paths: dict[int, tuple[Recipe, dict[str, str]]] = {}
         given = {} if lr is None else {"lr": lr}
         self._given = {**given, **numbers}
         super().__init__(params, {"recipe": recipe, **group_numbers(recipe), **numbers, **given})
@@ -121,8 +122,10 @@ class Optimizer(torch.optim.Optimizer):
     def _recipe(self, index: int) -> Recipe:
         """The group's recipe with the numbers that its entries have now."""
         group = self.param_groups[index]
-        names = group_paths(group["recipe"])
-        values = {path: group[name] for name, path in names.items()}
+        known = self._paths.get(index)
+        if known is None or known[0] is not group["recipe"]:
+            known = self._paths[index] = group["recipe"], group_paths(group["recipe"])
+        values = {path: group[name] for name, path in known[1].items()}
         stamp = (group["recipe"], len(group), *(float(v) if isinstance(v, Tensor) else v for v in values.values()))
         if self._resolved.get(index, (None,))[0] != stamp:
             _check_keys(group["recipe"], {k: v for k, v in group.items() if "." in k or k in _TORCHS})
@@ -185,7 +188,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> tuple[Any, dict[Tensor, Tensor]]:
         """The closure's result, and z ⊙ Hz for the groups whose recipe is of second order."""
-        second = [g for i, g in enumerate(self.param_groups) if self._recipe(i).second_order]
+        second = [g for g in self.param_groups if g["recipe"].second_order]
         if not second:
             if closure is None:
                 return None, {}
@@ -277,7 +280,7 @@ class Optimizer(torch.optim.Optimizer):
         self.generator = torch.Generator()
         self.generator.set_state(state.pop("generator_state"))
         super().__setstate__(state)
-        self._resolved, self._cohorts = {}, {}
+        self._resolved, self._paths, self._cohorts = {}, {}, {}
 
     def __repr__(self) -> str:
         groups = [f"{g['recipe'].name} at lr {g['lr']} on {len(g['params'])} tensors" for g in self.param_groups]

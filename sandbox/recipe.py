@@ -134,12 +134,12 @@ class Recipe:
 
     # -- what it keeps -----------------------------------------------------------------------------------------------
 
-    @property
+    @functools.cached_property
     def uses_direction(self) -> bool:
         """Whether some block looks at the previous direction d."""
         return any("d" in block.needs for _, block in self.blocks())
 
-    @property
+    @functools.cached_property
     def stores_direction(self) -> bool:
         """Whether d must be stored, since it cannot be computed again from the rest of the state.
 
@@ -157,7 +157,7 @@ class Recipe:
         nested = [getattr(o, f.name) for o in found if isinstance(o, Block) for f in dataclasses.fields(o)]  # type: ignore[arg-type]
         return any(parts.is_function(value) for value in found + nested)
 
-    @property
+    @functools.cached_property
     def second_order(self) -> bool:
         """Whether a step needs a Hessian-vector product."""
         return any("hessian" in block.needs for _, block in self.blocks())
@@ -242,7 +242,12 @@ class Recipe:
                 leaves[i] = theta
         return pytree.tree_unflatten(states, spec), pytree.tree_unflatten(leaves, spec)
 
-    @property
+    @functools.cached_property
+    def leaves(self) -> list[Any]:
+        """Every number, in the order of the pytree."""
+        return pytree.tree_leaves(self)
+
+    @functools.cached_property
     def needs_norm(self) -> bool:
         """Whether a step needs the norm of all gradients together."""
         return any("grad_norm" in block.needs for block in self.gradient)

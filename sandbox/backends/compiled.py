@@ -2,8 +2,8 @@
 
 Small tensors live in an arena: their state in one buffer a state, of which `optimizer.state[p][…]` are views.  A step copies
 their gradients in, runs one graph over the whole arena, and takes the step off the parameters.  A large tensor (131,072
-entries or more) goes through a graph of its own kind, where it is, without a copy.  Graphs have symbolic sizes and are kept for
-the process: a recipe's structure is compiled once for arenas and once for large tensors, whatever models follow.
+entries or more on a CPU) goes through a graph of its own kind, where it is, without a copy.  Graphs have symbolic sizes and
+are kept for the process: a recipe's structure is compiled once for arenas and once for large tensors, whatever models follow.
 
 `flat=True`: parameters become views of one buffer, so that nothing is copied back.
 """
@@ -17,44 +17,87 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from sandbox import scope
 from sandbox.backends import Cohort, Step, graph, layout, totals
 from sandbox.blocks import PARAMETER, SCOPE
 from sandbox.recipe import Recipe, state_dtype
 
-# From this size on, a call of its own costs less than copying gradient and step.
-LARGE = 2**17
+# From this size on, a call of its own costs less than copying gradient and step (a GPU copies faster and waits longer).
+LARGE = {"cpu": 2**17, "cuda": 2**22}
 
 # Compiled steps by what they depend on, for the process.  `compilations` counts them, for tests and the curious.
-_COMPILED: dict[Any, tuple[Callable[..., None], bool]] = {}
+_COMPILED: dict[Any, Kernel] = {}
 compilations: list[graph.Signature] = []
 
 
-def compiled_step(
-    recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None
-) -> tuple[Callable[..., None], bool]:
-    """The compiled graph of a signature, and whether it writes the step instead of θ (where asked for and possible)."""
+class Kernel:
+    """The compiled graph of one signature.
+
+    Inductor gets the graph with the symbolic sizes of its trace, without Dynamo, whose checks cost more than a small step.
+    What Inductor takes for granted about sizes is then checked by nobody: `guards` lists it (unless Inductor's cache knew the
+    graph).  A size compared with 4096 chooses how a sum is added up, and is harmless; that indices fit in 31 bits is seen to
+    here.  Dynamo compiles for longer tensors, and for a `mode`.
+    """
+
+    def __init__(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> None:
+        self.recipe, self.signature, self.step_only, self.mode = recipe, signature, step_only, mode
+        self._dynamo: Callable[..., None] | None = None
+        self._direct: Callable[..., Any] | None = None
+        self.guards: list[str] = []
+        traced = self._trace()
+        if mode is None:
+            sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
+            context = torch._guards.TracingContext(sizes[0].fake_mode)
+            with torch._guards.tracing(context), _settings():
+                self._direct = torch._inductor.standalone_compile(traced, sizes, dynamic_shapes="from_tracing_context")
+            self.guards = [str(guard.expr) for guard in sizes[0].fake_mode.shape_env.guards]
+
+    def _trace(self) -> GraphModule:
+        """The graph; sets `steps_only`, whether it writes the step instead of θ (where asked for and possible)."""
+        traced = graph.trace(self.recipe, self.signature, opaque=True, scale=_scale(self.signature))
+        self.steps_only = self.step_only and graph.write_step_only(traced)
+        return traced
+
+    def run_for(self, theta: Tensor) -> Callable[..., Any]:
+        """What makes a step on a leaf as long as theta."""
+        return self._direct if self._direct and theta.numel() < 2**31 else self._through_dynamo()
+
+    def _through_dynamo(self) -> Callable[..., None]:
+        if self._dynamo is None:
+            self._dynamo = torch.compile(self._trace(), fullgraph=True, dynamic=False, mode=self.mode)
+            inputs = graph.example(self.recipe, self.signature, _scale(self.signature))
+            for tensor in inputs[1:]:
+                _mark_dynamic(tensor, self.signature)
+            for tensor in inputs:
+                # CUDA graphs take tensors that are written in place only if they stay where they are, as ours do
+                torch._dynamo.mark_static_address(tensor, guard=False)
+            with _settings():
+                self._dynamo(*inputs)
+        return self._dynamo
+
+
+def kernel_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> Kernel:
+    """The kernel of a signature, compiled at the first call in the process."""
     # Inductor writes the number of threads into its code
     key = signature, step_only, mode, torch.get_num_threads()
     if key not in _COMPILED:
-        traced = graph.trace(recipe, signature, opaque=True)
-        steps = step_only and graph.write_step_only(traced)
-        if step_only and not steps:
-            _COMPILED[key] = compiled_step(recipe, signature, step_only=False, mode=mode)
-            return _COMPILED[key]
-        function = torch.compile(traced, fullgraph=True, dynamic=False, mode=mode)
         compilations.append(signature)
-        inputs = graph.example(recipe, signature, scale=1024 if signature.kind != "arena" else 512)
-        for tensor in inputs[1:]:
-            _mark_dynamic(tensor, signature)
-        # d is computed twice rather than stored between the two passes: a word of memory traffic a parameter costs more
-        with torch._inductor.config.patch(
-            realize_reads_threshold=64, realize_opcount_threshold=512, realize_acc_reads_threshold=64
-        ):
-            function(*inputs)
-        _COMPILED[key] = function, steps
+        _COMPILED[key] = Kernel(recipe, signature, step_only=step_only, mode=mode)
     return _COMPILED[key]
+
+
+def _scale(signature: graph.Signature) -> int:
+    """Inductor parallelises by the sizes that it first sees: large ones."""
+    return 512 if signature.kind == "arena" else 1024
+
+
+def _settings() -> Any:
+    # d is computed twice rather than stored between the two passes: a word of memory traffic a parameter costs more
+    return torch._inductor.config.patch(
+        realize_reads_threshold=64, realize_opcount_threshold=512, realize_acc_reads_threshold=64
+    )
 
 
 def _mark_dynamic(tensor: Tensor, signature: graph.Signature) -> None:
@@ -71,8 +114,9 @@ class Large:
     index: int
     kind: str
     theta: tuple[torch.dtype, torch.device]
+    grad: torch.dtype
     states: list[Tensor]  # in the layout `kind`, views of the optimizer's
-    run: Callable[..., None]
+    run: Callable[..., Any]
 
 
 @dataclasses.dataclass
@@ -89,7 +133,7 @@ class Small:
     hessian: Tensor | None
     hessian_views: list[Tensor]
     states: list[Tensor]
-    run: Callable[..., None]
+    run: Callable[..., Any]
     steps_only: bool
     params: list[Tensor]
 
@@ -104,9 +148,14 @@ class Compiled:
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """Copies the gradients of small tensors into their arenas, whose sums are then one number for all of them."""
-        values, structure = graph.numbers_of(step.recipe, cohort.steps + 1, step.lr, cohort.lr_old, evaluated=True)
-        if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.fits(cohort):
-            cohort.plan = Plan(cohort, step, structure, self)
+        now = step.recipe, cohort.steps + 1, step.lr, cohort.lr_old
+        if cohort.plan is not None and cohort.plan.fits(cohort, step):
+            values = graph.values_of(*now)
+        else:
+            values, structure = graph.numbers_of(*now, evaluated=True)
+            if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(cohort, step):
+                cohort.plan = Plan(cohort, step, structure, self)
+            cohort.plan.recipe = step.recipe
         return cohort.plan.load(step, values, check=check)
 
     def step(self, cohort: Cohort, step: Step) -> None:
@@ -135,15 +184,22 @@ class Plan:
         self.small = [self._arena(cohort, indices, *key) for key, indices in small.items()]
         self._share_counts(cohort)
 
-    def fits(self, cohort: Cohort) -> bool:
+    def fits(self, cohort: Cohort, step: Step) -> bool:
+        """Whether nothing has changed but rates."""
+        return self.recipe is step.recipe and self.describes(cohort, step)
+
+    def describes(self, cohort: Cohort, step: Step) -> bool:
         """Whether the plan still describes the large tensors; a model may have been cast since (an arena does not mind)."""
-        pairs = ((large, cohort.params[large.index]) for large in self.large)
-        return all(large.theta == (p.dtype, p.device) and p.is_contiguous() for large, p in pairs)
+        for large in self.large:
+            p, g = cohort.params[large.index], step.grads[large.index]
+            if large.theta != (p.dtype, p.device) or large.grad != g.dtype or not p.is_contiguous():
+                return False
+        return True
 
     # -- building ----------------------------------------------------------------------------------------------------
 
     def _is_large(self, p: Tensor) -> bool:
-        if p.numel() < LARGE or self.recipe.scope == "global" or not p.is_contiguous():
+        if p.numel() < LARGE.get(p.device.type, LARGE["cuda"]) or self.recipe.scope == "global" or not p.is_contiguous():
             return False
         return layout.kind_of(self.recipe.scope, p) == "whole" or (p.shape[0] > 1 and p.numel() > p.shape[0])
 
@@ -155,7 +211,7 @@ class Plan:
 
     def _add_large(self, cohort: Cohort, i: int, p: Tensor, g: Tensor) -> None:
         kind = layout.kind_of(self.recipe.scope, p)
-        run, _ = compiled_step(self.recipe, self._signature(kind, p, g.dtype), step_only=False, mode=self.mode)
+        kernel = kernel_of(self.recipe, self._signature(kind, p, g.dtype), step_only=False, mode=self.mode)
         states = []
         for name, shape in self.recipe.state_kinds().items():
             value = cohort.states[i][name]
@@ -163,7 +219,7 @@ class Plan:
                 cohort.states[i][name] = value = value.contiguous()
                 value = layout.flatten(kind, value)
             states.append(value if value.ndim else value.view(1))
-        self.large.append(Large(i, kind, (p.dtype, p.device), states, run))
+        self.large.append(Large(i, kind, (p.dtype, p.device), g.dtype, states, kernel.run_for(p)))
 
     def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
         recipe, params = self.recipe, [cohort.params[i] for i in indices]
@@ -202,9 +258,7 @@ class Plan:
         g, g_views = buffer()
         hessian, hessian_views = buffer() if recipe.second_order else (None, [])
         rows = [t for r in (tensors, each) for t in (r.owner, r.lengths, r.valid)]
-        run, steps_only = compiled_step(
-            recipe, self._signature("arena", theta, dtype, width), step_only=not self.flat, mode=self.mode
-        )
+        kernel = kernel_of(recipe, self._signature("arena", theta, dtype, width), step_only=not self.flat, mode=self.mode)
         arena = Small(
             indices=indices,
             rows=rows,
@@ -216,8 +270,8 @@ class Plan:
             hessian=hessian,
             hessian_views=hessian_views,
             states=states,
-            run=run,
-            steps_only=steps_only,
+            run=kernel.run_for(theta),
+            steps_only=kernel.steps_only,
             params=params,
         )
         if self.flat:
@@ -240,7 +294,7 @@ class Plan:
             fresh = torch.tensor(values, dtype=dtype)
             numbers.copy_(fresh)
             if step.norm is not None:
-                self.norms[dtype, device] = step.norm.to(device, dtype)
+                self.norms[dtype, device] = step.norm.to(device, dtype).view(1)
         for small in self.small:
             everything = len(small.indices) == len(step.grads)
             torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
