@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sandbox.recipe import Recipe
 
 State = Mapping[str, Tensor]
+Look = Callable[[Flow], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,7 @@ def advance(
     scope: Scope,
     grad_norm: Tensor | None = None,
     hessian: Tensor | None = None,
-    look: Callable[[Flow], None] | None = None,
+    look: Look | None = None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """New state and new θ of one leaf; pure.
 
@@ -125,15 +126,17 @@ def advance(
         # y = m_t - m_{t-1}
         x.y = x.m - x.m_old
     x.B = run("curvature", recipe.curvature, None)
-    x.D = run("rectifier", recipe.rectifier, run("averaging", recipe.averaging, x.B))
+    x.averaged = run("averaging", recipe.averaging, x.B)
+    x.D = run("rectifier", recipe.rectifier, x.averaged)
     # d_t = m_t / D_t (+ γ θ);  θ_t = θ_{t-1} - η_t d_t
-    d = run("decay", recipe.decay, x.u / x.D)
-    theta = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * d)
+    x.d_new = run("decay", recipe.decay, x.u / x.D)
+    x.theta_new = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d_new)
     if recipe.stores_direction:
-        new["direction.d"] = d
+        new["direction.d"] = x.d_new
     if look is not None:
+        x.after = new
         look(x)
-    return new, theta
+    return new, x.theta_new
 
 
 def own(path: str, block: Block, state: State) -> dict[str, Tensor]:

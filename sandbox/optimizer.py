@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from sandbox.backends import Backend, Cohort, Step
 from sandbox.blocks import L2Decay
 from sandbox.blocks.base import show
 from sandbox.recipe import Recipe, global_norm
+
+if TYPE_CHECKING:
+    from sandbox.probes import Watch
 
 NonFinite = Literal["raise", "skip", "pass"]
 _OWN = ("params", "param_names", "lr", "recipe")
@@ -44,6 +47,8 @@ class Optimizer(torch.optim.Optimizer):
     seed: of the random probes that second-order recipes draw; their state is part of `state_dict`.
     numbers: any number of the recipe by its name in the group, as weight_decay=1e-4 or **{"rectifier.sigma": 0.1}.  These and
         lr hold for all groups that do not have their own, also for those with a recipe of their own.
+
+    `watch`: a `sandbox.probes.Watch` that measures inside steps; None at first, and not kept by pickle or state_dict.
 
     State is made at construction: `opt.state[p]["moment.m"]`, `["curvature.B"]`, …, float32 where the parameter has fewer bits.
     A tensor without a gradient keeps its state; one that joins late counts its own steps.  Under scope "global" the tensors of
@@ -72,6 +77,7 @@ class Optimizer(torch.optim.Optimizer):
         self.maximize, self.nonfinite, self.skipped_steps = bool(maximize), nonfinite, 0
         self.flat, self._backend = bool(flat), backends.get(backend, flat=flat)
         self._cohorts: dict[int, tuple[list[bool], list[Cohort]]] = {}
+        self.watch: Watch | None = None
         self.generator = torch.Generator().manual_seed(seed)
         self._resolved: dict[int, tuple[Any, Recipe]] = {}
         self._paths: dict[int, tuple[Recipe, dict[str, str]]] = {}
@@ -118,6 +124,11 @@ class Optimizer(torch.optim.Optimizer):
     def _name(self, group: int, i: int) -> str:
         names = self.param_groups[group].get("param_names")
         return repr(names[i]) if names else f"{i} of group {group}"
+
+    def _names(self, group: int, cohort: Cohort) -> list[str]:
+        """The names of a cohort's tensors; without names of their own, "group.place"."""
+        names = self.param_groups[group].get("param_names")
+        return [names[i] if names else f"{group}.{i}" for i in cohort.members]
 
     def _recipe(self, index: int) -> Recipe:
         """The group's recipe with the numbers that its entries have now."""
@@ -173,16 +184,18 @@ class Optimizer(torch.optim.Optimizer):
                 mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
                 hessians = [products.get(p) for p in cohort.params] if products else [None] * len(cohort.params)
                 planned.append(
-                    (cohort, Step(now, lr, cast(Any, mine), cast(Any, hessians), norm if recipe.needs_norm else None))
+                    (index, cohort, Step(now, lr, cast(Any, mine), cast(Any, hessians), norm if recipe.needs_norm else None))
                 )
-        totals = [total for cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
+        totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
         if check and not self._finite(totals, grads, "gradient"):
             return loss
         if check and products:
             rows = [[products.get(p) for p in group["params"]] for group in self.param_groups]
             if not self._finite(backends.totals(list(products.values())), rows, "Hessian-vector product"):
                 return loss
-        for cohort, step in planned:
+        if self.watch is not None:
+            self.watch.look([(self._names(index, cohort), cohort, step) for index, cohort, step in planned])
+        for _, cohort, step in planned:
             self._backend.step(cohort, step)
         return loss
 
@@ -280,7 +293,7 @@ class Optimizer(torch.optim.Optimizer):
         self.generator = torch.Generator()
         self.generator.set_state(state.pop("generator_state"))
         super().__setstate__(state)
-        self._resolved, self._paths, self._cohorts = {}, {}, {}
+        self._resolved, self._paths, self._cohorts, self.watch = {}, {}, {}, None
 
     def __repr__(self) -> str:
         groups = [f"{g['recipe'].name} at lr {g['lr']} on {len(g['params'])} tensors" for g in self.param_groups]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,12 +204,23 @@ class Recipe:
             state[name] = zeros + value if isinstance(value, Tensor) or value else zeros
         return state
 
-    def update(self, state: Any, params: Any, grads: Any, *, lr: Any = None, hessian: Any = None) -> tuple[Any, Any]:
+    def update(
+        self,
+        state: Any,
+        params: Any,
+        grads: Any,
+        *,
+        lr: Any = None,
+        hessian: Any = None,
+        look: Callable[[list[int], kernel.Flow], None] | None = None,
+    ) -> tuple[Any, Any]:
         """One step: (state, params) -> (state, params).  Pure: nothing is changed in place, no Python state.
 
         params, grads, hessian: trees of the same form; a gradient that is None leaves its tensor and state as they are.
         lr: η, a number, 0-d tensor or function of t; default the recipe's.
         hessian: z ⊙ Hz for a second-order recipe (`sandbox.hessian.hutchinson`).
+        look: called for each tensor with its place among the tree's leaves (a list: under scope "global" they are one vector),
+            the `Flow` of its step; it must change nothing.
         Under scope "global" all tensors must have made the same number of steps.
         Works under torch.func.vmap, grad, and make_fx.  Raises ValueError where shapes differ or `hessian` is missing.
         """
@@ -235,7 +246,7 @@ class Recipe:
             dtype, device = state_dtype(leaves[group[0]].dtype), leaves[group[0]].device
             prepared = kernel.prepare(self, t, lr, states[group[0]]["lr"], dtype, device)
             rows = [[row[i] for i in group] for row in (states, leaves, grads, hessians)]
-            after = self.leaf_update(prepared, rows, norm)
+            after = self.leaf_update(prepared, rows, norm, look and functools.partial(look, group))
             for i, (new, theta) in zip(group, after, strict=True):
                 rate = prepared.lr.to(torch.float64).expand(states[i]["lr"].shape)
                 states[i] = {"step": states[i]["step"] + 1, "lr": rate, **new}
@@ -257,10 +268,12 @@ class Recipe:
         prepared: kernel.Prepared,
         rows: Sequence[Any],
         norm: Tensor | None,
+        look: kernel.Look | None = None,
     ) -> list[tuple[dict[str, Tensor], Tensor]]:
         """New state (without "step" and "lr") and θ of tensors that make one step together: one, or all under "global".
 
         rows: lists of states, parameters, gradients and Hessian diagonals (or None), an entry a tensor.
+        look: see `kernel.advance`; tensors that make a step together are one vector there.
         """
         states, params, grads, hessians = rows
         dtype, kinds = prepared.lr.dtype, self.state_kinds()
@@ -269,14 +282,14 @@ class Recipe:
         if len(params) == 1:
             (theta,), (g,), (h,) = wide
             state, within = {name: states[0][name] for name in kinds}, scope.of_tensor(self.scope)
-            new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, h)
+            new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, h, look)
             return [(new, theta.to(params[0].dtype))]
         layout = scope.Joined(params)
         theta, g = layout.pack(wide[0]), layout.pack(wide[1])
         h = None if hessians[0] is None else layout.pack(wide[2])
         pack = {name: layout.pack if kind == PARAMETER else torch.stack for name, kind in kinds.items()}
         state = {name: pack[name]([s[name] for s in states]) for name in kinds}
-        new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, h)
+        new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, h, look)
         apart = {n: layout.unpack(v) if kinds[n] == PARAMETER else list(v.unbind()) for n, v in new.items()}
         each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
         return [(s, th.to(p.dtype)) for s, th, p in zip(each, layout.unpack(theta), params, strict=True)]

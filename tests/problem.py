@@ -36,3 +36,26 @@ class Problem:
 def rate(lr: float, step: int) -> float:
     """The tests' schedule: η, and 0.3 η from step 30 on."""
     return lr if step < 30 else lr * 0.3
+
+
+MIXED = [(4, 3), (7,), (), (2, 3, 2, 2), (0, 2), (5, 4), (3,), (6, 2)]
+STEPS = 30
+
+
+class Torchs:
+    """f_t(θ) = Σ ½ h θ² + w (1 - cos θ) + ξ_t θ in torch, with a tensor that is not contiguous and one that is empty."""
+
+    def __init__(self, dtype, seed=0, shapes=MIXED):
+        draw = torch.Generator().manual_seed(seed)
+        self.h = [torch.rand(s, generator=draw, dtype=torch.float64).mul(5).exp().mul(0.05).to(dtype) for s in shapes]
+        self.w = [torch.randn(s, generator=draw, dtype=torch.float64).to(dtype) for s in shapes]
+        start = [torch.randn(s, generator=draw, dtype=torch.float64).to(dtype) for s in shapes]
+        start[5] = start[5].t().contiguous().t() if len(start) > 5 else None
+        self.params = [x.requires_grad_() for x in start if x is not None]
+        self.xi = [[0.3 * torch.randn(s, generator=draw, dtype=torch.float64).to(dtype) for s in shapes] for _ in range(STEPS)]
+
+    def loss(self, step, params):
+        """Some tensors have no gradient in some steps."""
+        used = [i for i, p in enumerate(params) if not (i == 1 and 5 <= step < 9) and not (i == 3 and step == 14)]
+        terms = zip(*([row[i] for i in used] for row in (params, self.h, self.w, self.xi[step])), strict=True)
+        return sum((0.5 * h * p.square() + w * (1 - p.cos()) + xi * p).sum() for p, h, w, xi in terms)

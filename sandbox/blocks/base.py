@@ -68,7 +68,11 @@ class Flow:
     a: Any = None  # weight that the moment gives to the newest gradient
     u: Any = None  # numerator of the direction
     B: Any = None  # what the curvature block gave
+    averaged: Any = None  # what the averaging block made of B
     D: Any = None  # what the rectifier gave
+    d_new: Any = None  # d_{t+1}, the direction of this step
+    theta_new: Any = None  # θ after the step
+    after: Any = None  # the new state, by name
     value: Any = None  # what the previous slot gave to this one
     c: SimpleNamespace = dataclasses.field(default_factory=SimpleNamespace)  # this block's coefficients
 
@@ -300,6 +304,14 @@ class Curvature(Block):
     def hessian(self, z: Tensor, Hz: Tensor) -> Tensor:
         """What a second-order block takes from one Hessian-vector product, in the parameter's own shape."""
         return z * Hz
+
+    def estimate(self, B: Tensor, x: Flow) -> Tensor | None:
+        """What B (averaged or not) says of the Hessian's diagonal, on its scale; None where it says nothing of it."""
+        return None
+
+    def residual(self, x: Flow) -> Tensor | None:
+        """How far B is from the equation that the block solves, over the size of its terms; None where it solves none."""
+        return None
 
 
 class Averaging(Block):

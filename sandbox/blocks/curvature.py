@@ -65,6 +65,17 @@ class WeakSecant(Curvature):
         # B ← B - (1-δ) α d²
         return {"B": B - x.scope.spread((1 - self.damping) * alpha) * d * d}
 
+    def estimate(self, B: Tensor, x: Flow) -> Tensor:
+        """B/η with the rate that made the last displacement; B itself without the stepsize correction."""
+        return B / x.lr_old if self.stepsize_correction else B
+
+    def residual(self, x: Flow) -> Tensor:
+        """|dᵀB d + dᵀy| / (|dᵀB d| + |dᵀy|) of the new B, summed over all of d; 0 where both are 0."""
+        dBd, dy = (x.B * x.d * x.d).sum(), (x.d * x.y).sum()
+        dy = dy if self.stepsize_correction else dy / x.lr_old
+        size = dBd.abs() + dy.abs()
+        return torch.where(size > 0, (dBd + dy).abs() / torch.where(size > 0, size, 1.0), 0.0)
+
 
 @block
 class SecondMoment(Curvature):
@@ -234,6 +245,10 @@ class Hutchinson(Curvature):
         v = self.beta * v + (1 - self.beta) * x.hessian.square()
         # B = v / (1-β^t)
         return v * x.c.unbias, {"v": v}
+
+    def estimate(self, B: Tensor, x: Flow) -> Tensor:
+        """√B: the root of the mean of h², whose mean is H_jj² + Σ_{k≠j} H_jk²; it has no sign."""
+        return B.sqrt()
 
 
 @block
