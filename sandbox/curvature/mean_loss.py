@@ -90,7 +90,7 @@ class MeanLoss:
     def split(self, V: Tensor) -> list[Tensor]:
         """[…, n] as a list of […, *shape], a tensor a leaf."""
         parts = V.split(self.sizes, -1)
-        return [part.reshape(*V.shape[:-1], *x.shape) for part, x in zip(parts, self.leaves, strict=True)]
+        return [part.reshape(V.shape[:-1] + x.shape) for part, x in zip(parts, self.leaves, strict=True)]
 
     def unflatten(self, V: Tensor) -> Any:
         """[…, n] as a tree of […, *shape]."""

@@ -74,7 +74,7 @@ class Hessian:
 
     def block(self, i: int, V: Tensor) -> Tensor:
         """H_ii v for each row v of V, H_ii the diagonal block of the i-th tensor of size n_i: [k, n_i] -> [k, n_i]."""
-        return self._apply([i], [V.reshape(len(V), *self.of.leaves[i].shape)])[0].reshape(V.shape)
+        return self._apply([i], [V.reshape(V.shape[:1] + self.of.leaves[i].shape)])[0].reshape(V.shape)
 
     def dense(self) -> Tensor:
         """H, [n, n], for small n."""
@@ -103,10 +103,11 @@ class Hessian:
                     leaves[i] = x
                 return self.of.at(leaves, batch)
 
-            with torch.enable_grad():
+            forward = self.mode == MODES[0]  # then torch.func keeps its own account, and no graph around it is wanted
+            with torch.set_grad_enabled(not forward):
                 found = one(restricted, [self.of.leaves[i] for i in which], V, self.mode != MODES[2])
             for t, x in zip(total, found, strict=True):
-                t.add_(x, alpha=weight)
+                t.add_(x.detach(), alpha=weight)
         return total
 
 
@@ -121,6 +122,7 @@ def _reverse_over_reverse(f: Any, theta: list[Tensor], V: list[Tensor], batched:
     if not value.requires_grad:
         return [torch.zeros_like(v) for v in V]
     g = torch.autograd.grad(value, theta, create_graph=True, allow_unused=True)
+    _refuse_once_differentiable(g)
     # where ∇L does not depend on θ at all, that part of vᵀ∇L adds nothing
     curved = [i for i, x in enumerate(g) if x is not None and x.requires_grad]
     if not curved:
@@ -140,6 +142,19 @@ def _reverse_over_reverse(f: Any, theta: list[Tensor], V: list[Tensor], batched:
         return second([V[i] for i in curved], True)
     rows = [second([V[i][r] for i in curved], False) for r in range(len(V[0]))]
     return [torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _refuse_once_differentiable(g: Sequence[Tensor | None]) -> None:
+    """A backward pass marked `once_differentiable` is cut off from its inputs: autograd would take its part of H for zero."""
+    todo = [x.grad_fn for x in g if x is not None and x.grad_fn is not None]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        if node.name().split("::")[-1] == "Error":
+            raise RuntimeError("a backward pass is marked once_differentiable")
+        new = {parent for parent, _ in node.next_functions if parent is not None} - seen
+        seen |= new
+        todo.extend(new)
 
 
 def product(loss: Loss, params: Any, batch: Any, v: Any) -> Any:
