@@ -191,6 +191,8 @@ def test_a_module_and_an_optimizers_parameters():
     after = curvature.diagonal(function, p, (X, y)).values
     assert relative(flat(after), np.diag(dense(function, p, (X, y)))) < 1e-13
     assert not torch.equal(before["0.weight"], after["0.weight"])
+    for mode in curvature.MODES:  # the other layer's parameters require a gradient; no graph to them is kept
+        assert not curvature.Hessian(function, p, (X, y), mode=mode).dense().requires_grad
     assert {k: x.shape for k, x in after.items()} == {
         f"0.{k}": optimizer.state[x]["curvature.B"].shape for k, x in model[0].named_parameters()
     }

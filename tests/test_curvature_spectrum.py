@@ -14,7 +14,17 @@ SCALE = np.abs(EXACT).max()
 
 
 @pytest.mark.parametrize(
-    ("which", "k"), [("largest", 1), ("largest", 4), ("smallest", 3), ("both", 2), ("largest", N), ("both", 12)]
+    ("which", "k"),
+    [
+        ("largest", 1),
+        ("largest", 4),
+        ("smallest", 3),
+        ("both", 2),
+        ("largest", N),
+        ("largest", 25),
+        ("smallest", 25),
+        ("both", 12),
+    ],
 )
 def test_against_numpy(which, k):
     """Both by ARPACK (few) and by the dense matrix (many).  An eigenvalue's error is quadratic in the vector's, so tol = 1e-10
