@@ -107,7 +107,7 @@ class Hessian:
             with torch.set_grad_enabled(not forward):
                 found = one(restricted, [self.of.leaves[i] for i in which], V, self.mode != MODES[2])
             for t, x in zip(total, found, strict=True):
-                t.add_(x.detach(), alpha=weight)
+                t.add_(x, alpha=weight)
         return total
 
 
