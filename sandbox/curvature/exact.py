@@ -29,16 +29,19 @@ def exact(H: Hessian, *, memory: int | None = None, chunk: int | None = None, pr
     memory: bytes for tensors at once, from which the number of basis vectors at a time follows; chunk: that number itself.
     Raises ValueError where either is not positive, or memory not enough for one product.
     """
-    found = []
+    # made beforehand: a small tensor kept from every chunk would lie between large freed ones and keep the heap from reuse
+    found, place = torch.empty(H.of.n, dtype=H.dtype, device=H.device), 0
     with bar("exact diagonal", H.of.n, progress) as advance:
         for i, (theta, n) in enumerate(zip(H.of.leaves, H.of.sizes, strict=True)):
 
             def run(start: int, count: int, i: int = i, theta: Tensor = theta, n: int = n) -> Tensor:
-                return H.block(i, basis(start, count, n, theta))[:, start : start + count].diagonal().clone()
+                return H.block(i, basis(start, count, n, theta))[:, start : start + count].diagonal()
 
             row = budget.bytes_of(n, H.dtype)
             k = chunk or (budget.chunk(functools.partial(run, 0), memory, n, row) if n else 1)
             for start in range(0, n, k):
-                found.append(run(start, min(k, n - start)))
-                advance(len(found[-1]))
-    return torch.cat(found)
+                count = min(k, n - start)
+                found[place : place + count] = run(start, count)
+                place += count
+                advance(count)
+    return found
