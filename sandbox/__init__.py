@@ -20,7 +20,20 @@ _HOMES = {
     "Optimizer": "sandbox.optimizer",
     "compare": "sandbox.comparison",
 }
-_MODULES = ("ablation", "blocks", "hessian", "kernel", "lookup", "probes", "recipe", "schedules", "scope", "study", "tasks")
+_MODULES = (
+    "ablation",
+    "blocks",
+    "curvature",
+    "hessian",
+    "kernel",
+    "lookup",
+    "probes",
+    "recipe",
+    "schedules",
+    "scope",
+    "study",
+    "tasks",
+)
 
 if TYPE_CHECKING:
     from sandbox.ablation import ablate

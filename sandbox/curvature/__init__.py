@@ -1,0 +1,41 @@
+"""Curvature of a loss at a point: products with the Hessian, its diagonal, its spectrum.
+
+One idea carries the package: **everything is read off Hessian-vector products** of a pure `loss(params, batch)`, the form
+that every task has; `of_module` gives it to an nn.Module.  The results have the tree of the parameters, so they lie beside
+a recipe's state.
+
+    task = tasks.get("digits-mlp", dtype=torch.float64)
+    params, batch = task.init(seed=0), task.full("train")
+    curvature.diagonal(task.loss, params, batch).values                                   # exact: {"0.weight": …}
+    curvature.diagonal(task.loss, params, batch, method="hutchinson", probes=100).standard_error
+    curvature.product(task.loss, params, batch, v)                                        # H v, a tree as v
+    curvature.extreme_eigenvalues(task.loss, params, batch, k=2, which="both").values
+    curvature.spectral_density(task.loss, params, batch)                                  # the extra `curvature`
+
+`batch` is one batch, or a list of batches: then the loss is their mean weighted by their sizes, which is the loss of all
+rows together where a batch's loss is a mean over its rows.
+
+Apollo's B estimates η·H where the stepsize correction is on: compare B/η with the diagonal.
+"""
+
+from sandbox.curvature.diagonals import METHODS, Diagonal, diagonal
+from sandbox.curvature.module import of_module
+from sandbox.curvature.product import MODES, Hessian, product
+from sandbox.curvature.spectrum import Density, Eigenvalues, extreme_eigenvalues, spectral_density
+from sandbox.curvature.stochastic import DISTRIBUTIONS, hutchinson_variance
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "METHODS",
+    "MODES",
+    "Density",
+    "Diagonal",
+    "Eigenvalues",
+    "Hessian",
+    "diagonal",
+    "extreme_eigenvalues",
+    "hutchinson_variance",
+    "of_module",
+    "product",
+    "spectral_density",
+]
