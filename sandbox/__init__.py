@@ -21,18 +21,8 @@ _HOMES = {
     "compare": "sandbox.comparison",
 }
 _MODULES = (
-    "ablation",
-    "blocks",
-    "curvature",
-    "hessian",
-    "kernel",
-    "lookup",
-    "probes",
-    "recipe",
-    "schedules",
-    "scope",
-    "study",
-    "tasks",
+    *("ablation", "blocks", "curvature", "ensemble", "hessian", "kernel"),
+    *("lookup", "probes", "recipe", "schedules", "scope", "study", "tasks"),
 )
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import sandbox
 import variants
 from sandbox import curvature, tasks
-from sandbox.curvature.memory import chunk, peak
+from sandbox.memory import chunk, peak
 from tests.curvature_problem import SHAPES, N, batch, dense, flat, loss, params
 
 H = dense(loss, params(), batch())

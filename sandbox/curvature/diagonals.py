@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from sandbox import memory as budget
 from sandbox import suggest
-from sandbox.curvature import memory as budget
 from sandbox.curvature.exact import exact
 from sandbox.curvature.mean_loss import Loss
 from sandbox.curvature.product import Hessian

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sandbox import memory as budget
 from sandbox import suggest
-from sandbox.curvature import memory as budget
 from sandbox.curvature.mean_loss import Loss
 from sandbox.curvature.product import Hessian
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sandbox import memory as budget
 from sandbox import suggest
-from sandbox.curvature import memory as budget
 from sandbox.curvature.mean_loss import MeanLoss
 from sandbox.curvature.product import Hessian
 

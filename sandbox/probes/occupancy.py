@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from sandbox import kernel, scope
 from sandbox.blocks import Flow
 
 if TYPE_CHECKING:
     from sandbox.optimizer import Optimizer
+    from sandbox.recipe import Recipe
 
 
 @torch.no_grad()
@@ -22,17 +24,23 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
     on_floor = total = 0
     for index, group in enumerate(optimizer.param_groups):
         recipe = optimizer._recipe(index)
-        if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
-            continue
         for p in group["params"]:
             state = optimizer.state[p]
             if not int(state["step"]):
                 continue
-            now = kernel.at(recipe, int(state["step"]))
-            lr = state["lr"]
-            within = scope.of_tensor(recipe.scope)
-            x = Flow(t=state["step"], lr=lr, lr_old=lr, theta=p, g=p, tensor=scope.OneTensor(), scope=within)
-            mask = kernel.on_floor(now, state, x)
+            mask = mask_of(kernel.at(recipe, int(state["step"])), state, p)
             if mask is not None:
                 on_floor, total = on_floor + int(mask.sum()), total + p.numel()
     return on_floor / total if total else None
+
+
+def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
+    """The coordinates of a tensor on the floor at its last step; None where the recipe has none or cannot recall B.
+
+    recipe: with its numbers as they were at that step.
+    """
+    if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
+        return None
+    t, lr, within = state["step"], state["lr"], scope.of_tensor(recipe.scope)
+    x = Flow(t=t, lr=lr, lr_old=lr, theta=p, g=p, tensor=scope.OneTensor(), scope=within)
+    return kernel.on_floor(recipe, state, x)

@@ -76,7 +76,7 @@ def _never(settings: Settings) -> list[dict[str, Any]]:
 def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any]]:
     params = {name: p.clone().requires_grad_() for name, p in task.init(settings.seed).items()}
     optimizer = Optimizer(params.items(), recipe, lr=settings.lr, backend=settings.backend, seed=settings.seed)
-    scheduler = _scheduler(optimizer, settings)
+    rates = scheduler(optimizer, settings.steps, settings.warmup, settings.schedule)
     batches, clock = task.batches(settings.seed), []
 
     def closure() -> torch.Tensor:
@@ -98,8 +98,8 @@ def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any
         clock.append(time.perf_counter() - began)
         if diverged:
             break
-        if scheduler is not None:
-            scheduler.step()
+        if rates is not None:
+            rates.step()
         if step in stops:
             rows.append(_row(task, params, optimizer, step))
             diverged = not math.isfinite(rows[-1]["train_loss"])
@@ -122,8 +122,13 @@ def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any
 
 def evaluation_steps(settings: Settings) -> list[int]:
     """When a run is evaluated: `evaluations` times at equal distances, the last step included."""
-    count = min(settings.evaluations, settings.steps)
-    return sorted({round(settings.steps * (k + 1) / count) for k in range(count)})
+    return evenly(settings.steps, settings.evaluations)
+
+
+def evenly(steps: int, evaluations: int) -> list[int]:
+    """`evaluations` steps at equal distances, the last one included."""
+    count = min(evaluations, steps)
+    return sorted({round(steps * (k + 1) / count) for k in range(count)})
 
 
 def _row(task: Task, params: Any, optimizer: Optimizer, step: int) -> dict[str, Any]:
@@ -145,9 +150,10 @@ def _lost(step: int) -> dict[str, Any]:
     return {**lost, "floor_occupancy": None, "test_loss": None, "test_metric": None}
 
 
-def _scheduler(optimizer: Optimizer, settings: Settings) -> LRScheduler | None:
-    then = SCHEDULES[settings.schedule](optimizer, settings.steps - settings.warmup)
-    return warmup(optimizer, settings.warmup, then=then) if settings.warmup else then
+def scheduler(optimizer: Optimizer, steps: int, warm: int, schedule: str) -> LRScheduler | None:
+    """The scheduler of a run: `warm` updates of linear warm-up, then the schedule called so."""
+    then = SCHEDULES[schedule](optimizer, steps - warm)
+    return warmup(optimizer, warm, then=then) if warm else then
 
 
 @contextlib.contextmanager

@@ -1,0 +1,50 @@
+"""The step of a whole grid as one graph, compiled once for each group, loss and set of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+_COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
+
+
+def compiled(group: Any, task: Any, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
+    """`function`, traced by make_fx on flat tensors and given to Inductor; kept for the process."""
+    leaves, spec = pytree.tree_flatten(inputs)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    shapes = tuple((leaves[i].shape, leaves[i].dtype, leaves[i].device) for i in places)
+    key = str(group.spec), tuple(group.fixed), id(task), shapes, torch.get_num_threads()
+    if key not in _COMPILED:
+        _COMPILED[key] = (_graph(function, leaves, spec, places), task)  # the task, so that its id stays its own
+    run = _COMPILED[key][0]
+
+    def call(*arguments: Any) -> Any:
+        return run([leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)])
+
+    return call
+
+
+def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: list[int]) -> Callable[..., Any]:
+    form: list[Any] = []
+
+    def flat(*tensors: torch.Tensor) -> list[Any]:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        out, out_spec = pytree.tree_flatten(function(*pytree.tree_unflatten(filled, spec)))
+        form[:] = [out_spec, [isinstance(x, torch.Tensor) for x in out]]
+        return [x for x in out if isinstance(x, torch.Tensor)]
+
+    tensors = [leaves[i] for i in places]
+    graph = torch._inductor.standalone_compile(make_fx(flat)(*tensors), tensors, dynamic_shapes="from_example_inputs")
+
+    def run(tensors: list[torch.Tensor]) -> Any:
+        found = iter(graph(*tensors))
+        out_spec, present = form
+        return pytree.tree_unflatten([next(found) if is_tensor else None for is_tensor in present], out_spec)
+
+    return run

@@ -1,0 +1,105 @@
+"""One step of seeds × configurations at once: the pure update of one member under two torch.func.vmap."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, grad_and_value, vjp, vmap
+from torch.utils import _pytree as pytree
+
+from sandbox.ensemble.members import Group
+from sandbox.probes import view as views
+from sandbox.probes.measures import Probe
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Unbatchable(Exception):
+    """A recipe or loss that does not run under vmap; the text says why."""
+
+
+def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool) -> Callable[..., Any]:
+    """step(varied, lr, state, params, batch, z, old) of one member -> (state, params, loss, finite, measured, old).
+
+    z: ±1 for second-order recipes, else None.  old: D and η of the step before, where a probe needs them (`before`), else ().
+    measured: probe -> 0-d tensor, over all tensors together.
+    """
+
+    def step(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
+        recipe = group.recipe(varied)
+        hessian = None
+        grads, value = grad_and_value(loss)(params, batch)
+        if recipe.second_order:
+            # Hz as the gradient of ∇f(θ)ᵀz
+            back = vjp(lambda p: grad(loss)(p, batch), params)[1]
+            hessian = pytree.tree_map(recipe.curvature.hessian, z, back(z)[0])
+        seen: dict[int, views.View] = {}
+        sizes = [p.numel() for p in pytree.tree_leaves(params)]
+
+        def look(members: list[int], x: Any) -> None:
+            parts = views.split(views.of(recipe, x), [sizes[i] for i in members])
+            seen.update(zip(members, parts, strict=True))
+
+        state, params = recipe.update(state, params, grads, lr=lr, hessian=hessian, look=look if probes else None)
+        finite = value.isfinite() & torch.stack([g.sum() for g in pytree.tree_leaves(grads)]).isfinite().all()
+        measured: dict[str, Tensor] = {}
+        if probes:
+            whole = views.join([seen[i] for i in sorted(seen)])
+            if old:
+                whole = dataclasses.replace(whole, D_old=old[0], lr_before=old[1])
+            found = {name: probe(whole) for name, probe in probes.items()}
+            measured = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in found.items() if v is not None}
+            old = (whole.D, torch.as_tensor(whole.lr)) if before else ()
+        else:
+            old = ()
+        return state, params, value.detach(), finite, measured, old
+
+    return step
+
+
+def over_grid(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step over (seeds, configurations): batch and z differ between seeds, numbers and rates between configurations."""
+
+    def many(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
+        b, p = (0 if pytree.tree_leaves(tree) != [None] else None for tree in (batch, z))
+        inner = vmap(step, in_dims=(0, 0, 0, 0, None, None, 0))
+        return vmap(inner, in_dims=(None, None, 0, 0, b, p, 0))(varied, lr, state, params, batch, z, old)
+
+    return many
+
+
+def alone(step: Callable[..., Any]) -> Callable[..., Any]:
+    """What `over_grid` does, for a single member and without vmap."""
+
+    def one(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
+        state, params, old = (_only(_only(tree)) for tree in (state, params, old))
+        out = step([float(v[0]) for v in varied], lr[0], state, params, _only(batch), _only(z), old)
+        return pytree.tree_map_only(Tensor, lambda x: x[None, None], out)
+
+    return one
+
+
+def _only(tree: Any) -> Any:
+    """The first entry of each tensor."""
+    return pytree.tree_map_only(Tensor, lambda x: x[0], tree)
+
+
+def checked(step: Callable[..., Any], *inputs: Any) -> Any:
+    """step(*inputs), with the reason as `Unbatchable` where vmap refuses it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*batching rule.*")  # slower, not wrong
+            return step(*inputs)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        text = str(error).strip().splitlines()
+        raise Unbatchable(f"{type(error).__name__}: {text[0] if text else error}") from error
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Trees of tensors, one on another along a new first axis."""
+    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *trees)

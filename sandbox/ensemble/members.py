@@ -1,0 +1,93 @@
+"""Who takes part: recipes with their rates, grouped by structure, their numbers stacked."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from sandbox.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A recipe and its rate: a number, or a function of t."""
+
+    recipe: Recipe
+    lr: Any
+
+    def rate(self, t: int) -> float:
+        """η at update t, without any schedule around it."""
+        return float(self.lr(t) if callable(self.lr) else self.lr)
+
+    def allowed(self, top: float) -> bool:
+        """Whether the recipe's decay allows the rate."""
+        try:
+            self.recipe.decay.allow(top)
+        except ValueError:
+            return False
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Configurations of one structure.  places: where they stand in the list that was asked for."""
+
+    places: list[int]
+    configs: list[Config]
+    spec: Any
+    fixed: list[Any]  # the leaves, None where they vary
+    varied: list[Tensor]  # (configs,) in float64, in the order of the Nones
+
+    def part(self, start: int, stop: int) -> Group:
+        """Some of them, next to each other."""
+        return dataclasses.replace(
+            self, places=self.places[start:stop], configs=self.configs[start:stop], varied=[v[start:stop] for v in self.varied]
+        )
+
+    def recipe(self, varied: Sequence[Any]) -> Recipe:
+        """The recipe with these numbers in the places that vary."""
+        rest = iter(varied)
+        return pytree.tree_unflatten([next(rest) if leaf is None else leaf for leaf in self.fixed], self.spec)
+
+
+def groups(configs: Sequence[Config]) -> list[Group]:
+    """Configurations of equal structure together; numbers that all of them share stay numbers."""
+    found: dict[Any, tuple[Any, list[int], list[list[Any]]]] = {}
+    for place, config in enumerate(configs):
+        leaves, spec = pytree.tree_flatten(dataclasses.replace(config.recipe, lr=0.0))
+        _, places, rows = found.setdefault(str(spec), (spec, [], []))
+        places.append(place)
+        rows.append([float(leaf) for leaf in leaves])
+    made = []
+    for spec, places, rows in found.values():
+        fixed: list[Any] = []
+        varied = []
+        for column in zip(*rows, strict=True):
+            same = len(set(column)) == 1
+            fixed.append(column[0] if same else None)
+            varied += [] if same else [torch.tensor(column, dtype=torch.float64)]
+        made.append(Group(places, [configs[i] for i in places], spec, fixed, varied))
+    return made
+
+
+def table(configs: Sequence[Config], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """A row a member: "member", "variant", every number that some configurations do not share, "lr" and "seed"."""
+    numbers = [config.recipe.numbers() for config in configs]
+    names = {name: None for row in numbers for name in row if name != "lr" and not name.startswith("lr.")}
+    differ = [name for name in names if len({_plain(row.get(name)) for row in numbers}) > 1]
+    rows = []
+    for config, row in zip(configs, numbers, strict=True):
+        own = {name: _plain(row.get(name)) for name in differ}
+        lr = math.nan if callable(config.lr) else float(config.lr)
+        rows += [{"variant": config.recipe.name, **own, "lr": lr, "seed": seed} for seed in seeds]
+    return [{"member": i, **row} for i, row in enumerate(rows)]
+
+
+def _plain(value: Any) -> float | None:
+    return None if value is None or callable(value) else float(value)
