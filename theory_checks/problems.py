@@ -62,7 +62,7 @@ def periodic(name: str, about: str, gradients: Callable[[int], Tensor], star: Se
         total = sum(gradients(t) for t in range(1, T + 1))
         # a linear function is least at a vertex: no iterate may lie below θ*
         below = float((total @ theta - iterates @ total).clamp(min=0).max())  # type: ignore[operator]
-        size = float(torch.linalg.vector_norm(total))  # type: ignore[arg-type]
+        size = float(torch.linalg.vector_norm(total))
         return Comparator(theta, "given; a vertex of the hull of iterates and itself", below / max(size, 1e-300))
 
     return Problem(name, about, torch.zeros_like(theta), lambda t, x: gradients(t) @ x, lambda t, x: gradients(t), comparator)

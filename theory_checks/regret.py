@@ -144,7 +144,7 @@ def terms(
 ) -> dict[str, dict[str, Any]]:
     """Terms of every bound, from numbers or arrays that broadcast.
 
-    trace: ‖D_T‖₁; diameter: D of the statement; radius: D of the repaired ones; beta: max β_t; betas: Σ β_t; squares: Σ β_t²/η_t.
+    trace: ‖D_T‖₁.  diameter, radius: D as stated and as repaired.  beta: max β_t; betas: Σ β_t; squares: Σ β_t²/η_t.
     """
     S, start, rest = 2 * np.sqrt(T) - 1, np.sqrt(T) * trace / (2 * eta), 1 - beta
     return {
