@@ -21,6 +21,7 @@ import numpy as np
 from scipy.spatial.distance import pdist
 
 from sandbox.blocks import NoDecay, NoProjection
+from theory_checks import slack
 from theory_checks.record import Run
 from theory_checks.report import Inequality, Report, everywhere, fit_slope, judge
 
@@ -46,8 +47,10 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     for name in (STATED, *REPAIRED):
         curve[name] = [sum(_terms(run, facts, t)[name].values()) for t in Ts]
     trivial = facts["G"] * max(facts["diameter"], facts["radius"]) * T
+    used = slack.measured(run, star)
+    used[STATED] = used["repaired 4"]
     bounds = [
-        judge(name, terms, regret[T], {n: holds[n] for n in _NEEDS[name]}, trivial, repaired=name != STATED)
+        judge(name, terms, regret[T], {n: holds[n] for n in _NEEDS[name]}, trivial, repaired=name != STATED, used=used[name])
         for name, terms in _terms(run, facts, T).items()
     ]
     return Report(
