@@ -105,7 +105,7 @@ class Outcome:
         """Left: the largest ratio over time.  Right: regret and bounds over T on the problem found."""
         left, right = figure.subplots(1, 2)
         if self.trace:
-            seconds, best = zip(*self.trace, (self.seconds, self.trace[-1][1]), strict=True)
+            seconds, best = zip((0.0, 0.0), *self.trace, (self.seconds, self.trace[-1][1]), strict=True)
             left.step(seconds, best, "k-", where="post")
         left.axhline(1.0, color="tab:red", linestyle="--", linewidth=1)
         left.set_xlabel("time (s)")
@@ -152,6 +152,7 @@ def search(
 
 def _checked(hunt: Hunt, theorem: str, seed: int, interrupted: bool) -> Outcome:
     """The best candidate whose recorded run keeps every assumption, judged by `regret.check`."""
+    seconds = hunt.gone
     chosen, report, ratio, refuted, first = None, None, -math.inf, False, None
     for candidate in hunt.best:
         found = candidate.report(hunt.target)
@@ -162,9 +163,7 @@ def _checked(hunt: Hunt, theorem: str, seed: int, interrupted: bool) -> Outcome:
             first = _first(candidate, hunt.target) if refuted else None
             break
     at_T = {T: r for T, r in sorted(hunt.at_T.items()) if r > -math.inf}
-    return Outcome(
-        theorem, seed, hunt.gone, interrupted, hunt.evaluated, hunt.trace, at_T, chosen, report, ratio, refuted, first
-    )
+    return Outcome(theorem, seed, seconds, interrupted, hunt.evaluated, hunt.trace, at_T, chosen, report, ratio, refuted, first)
 
 
 def _first(c: Candidate, target: Target) -> int:

@@ -23,6 +23,7 @@ def stand_still(hunt: Hunt, starts: int = 5, rounds: int = 4, elite: int = 8) ->
     while True:
         drawn = [standstill.draw(hunt.rng, 1024, hunt.period) for _ in range(starts)]
         found = standstill.ranked([standstill.cycles(genes, hunt.tick, steps=25) for genes in drawn])
+        settle(hunt, found)
         for _ in range(rounds):
             genes = np.vstack([found.genes[:elite].numpy(), champion])
             if not len(genes):
@@ -85,13 +86,13 @@ def comparator(cycle: np.ndarray, turn: np.ndarray) -> np.ndarray:
 def evolve(hunt: Hunt, members: int = 96, generations: int = 120) -> None:
     """Differential evolution on regret/bound over (g_1, cycle, log η, turn of θ*, β), then Nelder-Mead; again and again.
 
-    The rounds ask in turn for T ≥ 1, 10 and 100.  A sixth of a first population are cycles of `standstill`, since they refute
+    The rounds ask in turn for T ≥ 1, 10 and 100.  A few of a first population are cycles of `standstill`, since they refute
     what Theorem 2 claims.
     """
     P, longest = hunt.period, min(SHORT, hunt.T)
     low = np.array([-1.0] * (2 + 2 * P) + [math.log(0.02), -math.pi, SMALL_BETA])
     high = np.array([1.0] * (2 + 2 * P) + [math.log(20.0), math.pi, 0.9])
-    still = standstill.ranked([standstill.cycles(standstill.draw(hunt.rng, 1024, P), hunt.tick, 25) for _ in range(2)])
+    still = standstill.ranked([standstill.cycles(standstill.draw(hunt.rng, 1024, P), hunt.tick, 25)])
     first, cycle = entries(still, members // 6)
     known = np.hstack([first, cycle.reshape(-1, 2 * P)])
     known /= np.abs(known).max(axis=1, keepdims=True)
