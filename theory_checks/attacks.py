@@ -48,29 +48,33 @@ def settle(hunt: Hunt, found: standstill.Cycles, most: int = 12) -> None:
     h = population.replay(
         hunt.target.recipe, population.table(first, cycle, hunt.T), np.full(len(first), SMALL_BETA), hunt.tick
     )
-    turn, log_eta = (x.ravel() for x in np.meshgrid(np.linspace(-0.6, 0.6, 9), np.log(np.geomspace(0.1, 4.0, 14))))
+    turns, log_etas = (x.ravel() for x in np.meshgrid(np.linspace(-0.6, 0.6, 7), np.log(np.geomspace(0.15, 3.0, 11))))
 
     def value(row: int, turn: np.ndarray, log_eta: np.ndarray) -> np.ndarray:
-        star = comparator(np.repeat(cycle[row : row + 1], len(turn), axis=0), turn)
-        return hunt.measure(h.repeat(row, len(turn)), np.exp(log_eta), star, np.array([hunt.T]))[:, 0]
+        """Regret/bound at T, (n,) from (n,); the best is offered."""
+        star, eta = comparator(np.repeat(cycle[row : row + 1], len(turn), axis=0), turn), np.exp(log_eta)
+        ratio = hunt.measure(h.repeat(row, len(turn)), eta, star, np.array([hunt.T]))[:, 0]
+        i = ratio.argmax()
+        if ratio[i] > hunt.ratio:
+            hunt.offer(Candidate(first[row], cycle[row], star[i], float(eta[i]), SMALL_BETA, hunt.T, float(ratio[i])))
+        return ratio
 
     grid = []
     for row in range(len(first)):
         hunt.tick()
-        grid.append(value(row, turn, log_eta))
+        grid.append(value(row, turns, log_etas))
     for row in np.argsort([-values.max() for values in grid])[:3]:
+        hunt.tick()
         at = int(grid[row].argmax())
         if not grid[row][at] > 0.8 * hunt.ratio:
             break
-        x = optimize.minimize(
+        start = np.array([turns[at], log_etas[at]])
+        optimize.minimize(
             lambda x, row=row: -float(value(row, x[:1], x[1:])[0].clip(min=-9)),
-            [turn[at], log_eta[at]],
+            start,
             method="Nelder-Mead",
-            options={"maxfev": 120, "initial_simplex": [turn[at], log_eta[at]] + 0.05 * np.array([[0, 0], [1, 0], [0, 1]])},
-        ).x
-        ratio = float(value(row, x[:1], x[1:])[0])
-        star = comparator(cycle[row : row + 1], x[:1])[0]
-        hunt.offer(Candidate(first[row], cycle[row], star, float(np.exp(x[1])), SMALL_BETA, hunt.T, ratio))
+            options={"maxfev": 120, "initial_simplex": start + 0.05 * np.array([[0, 0], [1, 0], [0, 1]])},
+        )
 
 
 def comparator(cycle: np.ndarray, turn: np.ndarray) -> np.ndarray:
