@@ -10,8 +10,9 @@ evolution drives, each followed by a Nelder-Mead polish:
     evolve        on regret/bound itself, over all gradients, η, θ* and β
     stand_still   on ρ, over the cycles of `standstill`, whose assumptions hold by construction; then over η and θ*
 
-The first alone does not refute Theorem 2: nearly every cycle soon breaks an assumption.  What a search claims comes from
-`record` and `regret.check` on the problem found, not from the search.
+`evolve` serves the statements that have a proof.  Theorem 2 as stated it does not refute: nearly every cycle soon breaks an
+assumption, and it ends at ½, the ratio of one step.  `stand_still` does, within seconds.  What is claimed in the end comes
+from `record` and `regret.check` on the problem found, not from the search.
 """
 
 from __future__ import annotations

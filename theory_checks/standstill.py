@@ -61,7 +61,8 @@ def rectify(B: Tensor) -> Tensor:
 
 def jump(B: Tensor, d: Tensor, tau: Tensor) -> Tensor:
     """The α ≠ 0 at which Σ_j max(|B_j - α d_j²|, 1) is τ again; B, d: (2,)."""
-    # max(|b|, 1) = max(b, -b, 1), so the trace is the largest of nine lines a - α b, and ≤ τ on an interval with 0 at one end
+    # max(|b|, 1) = max(b, -b, 1), so the trace is the largest of nine lines a - α b; it is ≤ τ on an interval that has α = 0 at
+    # one end (unless D = (1, 1)), and the sum of both ends is the other
     a, b = (SIGNS * B).sum(-1) + (SIGNS == 0).sum(-1), (SIGNS * d * d).sum(-1)
     meets = (a - tau) / torch.where(b == 0, 1.0, b)
     return torch.where(b > 0, meets, -torch.inf).amax() + torch.where(b < 0, meets, torch.inf).amin()
@@ -153,18 +154,17 @@ _slope = torch.func.vmap(torch.func.jacfwd(back_to))
 
 
 def cycles(genes: np.ndarray, tick: Callable[[], None], steps: int = 15) -> Cycles:
-    """The cycles nearest to genes of shape (N, 2 + 2P): B_1, P angles, P letters (above ½: a jump)."""
-    all_genes = torch.as_tensor(genes)
-    P = (all_genes.shape[1] - 2) // 2
-    word = (all_genes[:, 2 + P :] > 0.5).to(torch.float64)
-    x, residual = close(all_genes[:, : 2 + P], word, steps, tick)
+    """The cycles near genes of shape (N, 2 + 2P): B_1, P angles, P letters (above ½: a jump); steps: of `close`."""
+    P = (genes.shape[1] - 2) // 2
+    word = torch.as_tensor(genes[:, 2 + P :] > 0.5, dtype=torch.float64)
+    x, residual = close(torch.as_tensor(genes[:, : 2 + P]), word, steps, tick)
+    closed = torch.cat([x[:, :2], x[:, 2:] % (2 * math.pi), word], dim=1)
     g, B, D, _ = torch.func.vmap(unroll)(x, word)
-    slopes = _slope(B[:, 0], g).nan_to_num(1e9, 1e9, -1e9)
-    radius = torch.linalg.eigvals(slopes).abs().amax(-1)
+    # |largest eigenvalue| of ∂B_{P+1}/∂B_1 at fixed gradients
+    radius = torch.linalg.eigvals(_slope(B[:, 0], g).nan_to_num(1e9, 1e9, -1e9)).abs().amax(-1)
     G = g.norm(dim=-1).amax(-1)
     rho = g.sum(1).norm(dim=-1) / (2 * P * G * D[:, 0].sum(-1).sqrt())
-    genes_closed = torch.cat([x, word], dim=1)
-    return Cycles(genes_closed, g / G[:, None, None], B, D, rho, radius, residual)
+    return Cycles(closed, g / G[:, None, None], B, D, rho, radius, residual)
 
 
 def fitness(found: Cycles) -> np.ndarray:
