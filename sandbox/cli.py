@@ -176,9 +176,9 @@ class Check:
     eta: float | None = None
     """The rate is eta/sqrt(t); default the recipe's own rate."""
     theorem: str = "regret"
-    """What the adversary attacks: regret (Theorem 2 as stated), repaired-1, repaired-2, repaired-3 or monotone."""
+    """What the adversary attacks: regret (Theorem 2 as stated), repaired-1, repaired-2, repaired-3, monotone, or all."""
     minutes: float = 10.0
-    """How long the adversary searches."""
+    """How long the adversary searches, for each theorem."""
     seed: int = 0
     """Where the adversary starts."""
     out: Path = Path("results/check")
@@ -250,13 +250,21 @@ class Check:
 
         from theory_checks import adversary
 
-        with _progress(_console(), "s") as progress:
-            found = adversary.search(self.theorem, minutes=self.minutes, seed=self.seed, progress=progress)
-        sys.stdout.write(f"{found}\n")
-        figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
-        found.plot(figure)
-        self._write(f"adversary-{self.theorem}-{self.seed}", found.to_json(), figure)
-        return 1 if found.news else INTERRUPTED if found.interrupted else 0
+        outcomes = []
+        for theorem in adversary.TARGETS if self.theorem == "all" else [self.theorem]:
+            with _progress(_console(), "s") as progress:
+                found = adversary.search(theorem, minutes=self.minutes, seed=self.seed, progress=progress)
+            sys.stdout.write(f"{found}\n")
+            figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
+            found.plot(figure)
+            self._write(f"adversary-{theorem}-{self.seed}", found.to_json(), figure)
+            outcomes.append(found)
+            if found.interrupted:
+                break
+        _table(_console(), list(adversary.COLUMNS), [found.row() for found in outcomes])
+        if any(found.news for found in outcomes):
+            return 1
+        return INTERRUPTED if outcomes[-1].interrupted else 0
 
     def _regret(self) -> int:
         import dataclasses as dc

@@ -12,7 +12,7 @@ import torch
 from sandbox import cli
 from sandbox.schedules import InverseSquareRoot
 from theory_checks import adversary, attacks, counterexamples, population, problems, record, regret, standstill
-from theory_checks.hunt import Candidate, Hunt
+from theory_checks.hunt import Candidate, Hunt, Over
 
 SOUND = [name for name, target in adversary.TARGETS.items() if target.sound]
 
@@ -225,6 +225,19 @@ def test_a_bound_five_times_too_small_is_caught(monkeypatch, tmp_path, capsys):
     assert cli.main(arguments) == 1
     assert "REFUTED" in capsys.readouterr().out
     assert json.loads((tmp_path / "adversary-repaired-1-0.json").read_text())["news"]
+
+
+def test_all_statements_in_one_table(monkeypatch, tmp_path, capsys):
+    for name in ("stand_still", "evolve"):
+        monkeypatch.setattr(attacks, name, stub(0.7, Over()))
+    assert cli.main(["check", "adversary", "--theorem", "all", "--out", str(tmp_path)]) == 0
+    table = capsys.readouterr().out.split("above 1 from T")[-1]
+    assert all(target.about in table for target in adversary.TARGETS.values())
+    assert len(list(tmp_path.glob("*.json"))) == len(adversary.TARGETS)
+    # an end by Ctrl-C ends all
+    monkeypatch.setattr(attacks, "stand_still", stub(0.7, KeyboardInterrupt()))
+    assert cli.main(["check", "adversary", "--theorem", "all", "--out", str(tmp_path)]) == cli.INTERRUPTED
+    assert "repaired 1 of Theorem 2" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,9 @@ TARGETS: dict[str, Target] = {
 }
 
 
+COLUMNS = ("statement", "largest regret/bound", "at T", "above 1 from T", "evaluations", "seconds", "verdict")
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What a search found.  ratio: regret over the smallest bound that applies, from `report`; -inf where nothing was found.
@@ -76,11 +79,20 @@ class Outcome:
         """Whether a statement with a proof that holds is violated."""
         return self.refuted and TARGETS[self.theorem].sound
 
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return "REFUTED" if self.refuted else "no violation found"
+
+    def row(self) -> list[str]:
+        """A line of a table with `COLUMNS`."""
+        ratio, T = ("-", "-") if self.candidate is None else (f"{self.ratio:.4g}", str(self.candidate.T))
+        what = TARGETS[self.theorem].about
+        return [what, ratio, T, str(self.first or "-"), str(self.evaluated), f"{self.seconds:.0f}", self.verdict]
+
     def __str__(self) -> str:
         target, how = TARGETS[self.theorem], f"seed {self.seed}, {self.seconds:.0f} s, {self.evaluated} evaluations"
-        lines = [
-            f"{target.about}: {'REFUTED' if self.refuted else 'no violation found'} ({how}{', interrupted' * self.interrupted})"
-        ]
+        lines = [f"{target.about}: {self.verdict} ({how}{', interrupted' * self.interrupted})"]
         if self.candidate is None or self.report is None:
             return lines[0]
         c = self.candidate
