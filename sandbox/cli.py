@@ -156,15 +156,17 @@ class Check:
       apollo-sandbox check counterexamples
       apollo-sandbox check regret --recipe monotone --problem cycle-box --steps 2000
       apollo-sandbox check regret --recipe apollo --problem logistic-breast-cancer --steps 500
+      apollo-sandbox check adversary --theorem regret --minutes 2
 
     counterexamples: what refutes the paper's statements. regret: Theorem 2 and its repaired forms on a run with rate
-    eta/sqrt(t). coupling: Theorem 1, repaired and as stated. scale-invariance: the loss times 1024.
+    eta/sqrt(t). coupling: Theorem 1, repaired and as stated. scale-invariance: the loss times 1024. adversary: a search for a
+    problem that violates a theorem, from a random start; Ctrl-C ends it with the best so far.
     Exit code 0, also where a statement of the paper is refuted as expected; 1 where a repaired statement is violated; 2 for bad
     usage.
     """
 
     what: Positional[str]
-    """counterexamples, regret, coupling, scale-invariance, or all (without options)."""
+    """counterexamples, regret, coupling, scale-invariance, adversary, or all but the adversary (without options)."""
     recipe: str = "apollo"
     """A name, a TOML file, or module:attribute; run without bias correction, as the proofs are."""
     problem: str = "logistic-breast-cancer"
@@ -173,6 +175,12 @@ class Check:
     """T."""
     eta: float | None = None
     """The rate is eta/sqrt(t); default the recipe's own rate."""
+    theorem: str = "regret"
+    """What the adversary attacks: regret (Theorem 2 as stated), repaired-1, repaired-2, repaired-3, monotone, or all."""
+    minutes: float = 10.0
+    """How long the adversary searches, for each theorem."""
+    seed: int = 0
+    """Where the adversary starts."""
     out: Path = Path("results/check")
     """Folder for the report as JSON and a plot."""
 
@@ -185,6 +193,7 @@ class Check:
             "regret": self._regret,
             "coupling": self._coupling,
             "scale-invariance": self._scale_invariance,
+            "adversary": self._adversary,
             "all": self._all,
         }
         if self.what not in checks:
@@ -236,6 +245,27 @@ class Check:
         _table(_console(), ["case", "claim", "left", "right", "verdict"], rows)
         return 0
 
+    def _adversary(self) -> int:
+        from matplotlib.figure import Figure
+
+        from theory_checks import adversary
+
+        outcomes = []
+        for theorem in adversary.TARGETS if self.theorem == "all" else [self.theorem]:
+            with _progress(_console(), "s") as progress:
+                found = adversary.search(theorem, minutes=self.minutes, seed=self.seed, progress=progress)
+            sys.stdout.write(f"{found}\n")
+            figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
+            found.plot(figure)
+            self._write(f"adversary-{theorem}-{self.seed}", found.to_json(), figure)
+            outcomes.append(found)
+            if found.interrupted:
+                break
+        _table(_console(), list(adversary.COLUMNS), [found.row() for found in outcomes])
+        if any(found.news for found in outcomes):
+            return 1
+        return INTERRUPTED if outcomes[-1].interrupted else 0
+
     def _regret(self) -> int:
         import dataclasses as dc
 
@@ -243,7 +273,6 @@ class Check:
 
         from sandbox import lookup
         from sandbox.blocks import EMA
-        from sandbox.study.store import atomically
         from theory_checks import record, regret
 
         recipe = lookup.recipe(self.recipe)
@@ -251,16 +280,20 @@ class Check:
             recipe = recipe.replace(moment=dc.replace(recipe.moment, bias_correction=False), name=recipe.name)
         report = regret.check(record(recipe, self.problem, self.steps, lr=self._rate()), points=16)
         sys.stdout.write(f"{report}\n")
-        self.out.mkdir(parents=True, exist_ok=True)
-        stem = f"regret-{recipe.name}-{self.problem}".replace("/", "-")
-        with atomically(self.out / f"{stem}.json") as path:
-            path.write_text(report.to_json() + "\n")
         figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=150)
         report.plot(figure.subplots())
+        self._write(f"regret-{recipe.name}-{self.problem}".replace("/", "-"), report.to_json(), figure)
+        return 1 if report.news else 0
+
+    def _write(self, stem: str, text: str, figure: Any) -> None:
+        from sandbox.study.store import atomically
+
+        self.out.mkdir(parents=True, exist_ok=True)
+        with atomically(self.out / f"{stem}.json") as path:
+            path.write_text(text + "\n")
         with atomically(self.out / f"{stem}.png") as path:
             figure.savefig(path, format="png")
         sys.stdout.write(f"Written to {self.out}/: {stem}.json, {stem}.png\n")
-        return 1 if report.news else 0
 
 
 Command = (
@@ -327,27 +360,27 @@ def _table(console: Console, head: list[str], rows: list[list[str]]) -> None:
 
 
 @contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+def _progress(console: Console, unit: str = "runs") -> Iterator[Callable[[int, int, str], None]]:
     """A bar on a terminal, a line a tenth of the way elsewhere."""
     if not sys.stdout.isatty():
-        yield _lines()
+        yield _lines(unit)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
-def _lines() -> Callable[[int, int, str], None]:
+def _lines(unit: str) -> Callable[[int, int, str], None]:
     said: set[int] = set()
 
     def say(done: int, total: int, what: str) -> None:
         tenth = 10 * done // max(total, 1)
         if tenth not in said:
             said.add(tenth)
-            sys.stderr.write(f"{what}: {done} of {total} runs\n")
+            sys.stderr.write(f"{what}: {done} of {total} {unit}\n")
 
     return say
 

@@ -251,6 +251,33 @@ def test_theorem_3_repaired_on_random_functions(seed, beta, eta):
     assert not report.news, str(report)
 
 
+def noisy(seed, **options):
+    """A small problem of Theorem 3 with noise; T = 6, so that all 64 sign sequences can be run."""
+
+    def f(x):
+        return (1 + x.square()).sqrt().sum() + 0.3 * x.cos().sum()
+
+    start = torch.tensor([1.5, -0.4], dtype=torch.float64)
+    recipe = counterexamples.theory_apollo(beta=0.5)
+    return nonconvex.check(recipe, f, start, T=6, eta=0.4, L=1.3, H=3.0, gap=3.0, L_D=4.0, noise=0.5, seed=seed, **options)
+
+
+def test_monte_carlo_against_the_exact_expectation():
+    """The same small problem: within the 95 % half width of E for at least 15 of 20 seeds (19 are expected; fewer than 15 has
+    odds of 3e-4), unbiased to three standard errors of their mean; and the half width falls with the root of the samples."""
+    exact = noisy(0)
+    assert exact.facts["expectation"] == "exact over 64 sign sequences"
+    assert exact.facts["95 % half width"] == 0.0
+    found = [noisy(seed, exact_to=0, samples=60) for seed in range(20)]
+    assert {r.facts["expectation"] for r in found} == {"mean of 60 runs"}
+    halves = np.array([r.facts["95 % half width"] for r in found])
+    errors = np.array([r.measured - exact.measured for r in found])
+    assert (np.abs(errors) <= halves).sum() >= 15
+    assert (np.abs(errors) > 0.2 * halves).sum() >= 10  # the half width is not far too wide either
+    assert abs(errors.mean()) <= 3 * halves.mean() / 1.96 / math.sqrt(20)
+    assert noisy(0, exact_to=0, samples=240).facts["95 % half width"] == pytest.approx(halves.mean() / 2, rel=0.25)
+
+
 # -- problems and input ----------------------------------------------------------------------------------------------
 
 

@@ -13,16 +13,19 @@ What is here:
     weak_secant       the secant equation, and where B goes on a quadratic
     frozen            the exact worst case of the frozen method, by PEPit (extra `theory`)
     counterexamples   what refutes the statements of the paper, with numbers
+    adversary         a search for problems that violate a bound; population and standstill are what it searches with
+    slack             what the proof of Theorem 2 bounds by each term, measured
     problems          online problems, from real data and from the literature
 """
 
-from theory_checks import counterexamples, coupling, nonconvex, problems, regret, scale_invariance, weak_secant
+from theory_checks import adversary, counterexamples, coupling, nonconvex, problems, regret, scale_invariance, weak_secant
 from theory_checks.record import Run, record
 from theory_checks.report import Report
 
 __all__ = [
     "Report",
     "Run",
+    "adversary",
     "counterexamples",
     "coupling",
     "nonconvex",

@@ -65,14 +65,16 @@ def check(
     noise: float = 0.0,
     samples: int = 200,
     seed: int = 0,
+    exact_to: int = 12,
 ) -> Report:
     """min_t E‖∇f(θ_t)‖² of a recipe with η_t = η/√t against both bounds.
 
     noise: each gradient gets ± noise in every coordinate with one sign a step; the expectation is exact over all 2^T signs for
-    T ≤ 12, else a mean of `samples` runs.  L: smoothness of f; H: bound of ‖gradient‖; gap: f(x_1) - inf f; L_D: bound of D.
+    T ≤ exact_to, else a mean of `samples` runs.  L: smoothness of f; H: bound of ‖gradient‖; gap: f(x_1) - inf f; L_D: bound
+    of D.
     """
     recipe = lookup.recipe(recipe)
-    exact = noise > 0 and T <= 12
+    exact = noise > 0 and exact_to >= T
     if noise == 0:
         signs = [tuple([0] * T)]
     elif exact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,20 @@ def linear(name: str, about: str, gradients: Callable[[int], Tensor], box: tuple
     return Problem(name, about, start, lambda t, x: gradients(t) @ x, lambda t, x: gradients(t), comparator, box)
 
 
+def periodic(name: str, about: str, gradients: Callable[[int], Tensor], star: Sequence[float]) -> Problem:
+    """f_t(θ) = g_t·θ, θ_1 = 0, no projection; the feasible set is the hull of the iterates and the comparator `star`."""
+    theta = torch.tensor(star, dtype=torch.float64)
+
+    def comparator(T: int, iterates: Tensor) -> Comparator:
+        total = sum(gradients(t) for t in range(1, T + 1))
+        # a linear function is least at a vertex: no iterate may lie below θ*
+        below = float((total @ theta - iterates @ total).clamp(min=0).max())  # type: ignore[operator]
+        size = float(torch.linalg.vector_norm(total))
+        return Comparator(theta, "given; a vertex of the hull of iterates and itself", below / max(size, 1e-300))
+
+    return Problem(name, about, torch.zeros_like(theta), lambda t, x: gradients(t) @ x, lambda t, x: gradients(t), comparator)
+
+
 # -- the sequence on which Theorem 2 fails ----------------------------------------------------------------------------
 
 CYCLE_FIRST = (-0.5937, -0.2317)
@@ -75,25 +89,7 @@ def cycle_gradient(t: int) -> Tensor:
 
 def cycle() -> Problem:
     """CE1: linear losses in R², θ_1 = 0, no projection; the feasible set is the hull of the iterates and θ* = (.97, -.24)."""
-
-    def comparator(T: int, iterates: Tensor) -> Comparator:
-        theta = torch.tensor(CYCLE_COMPARATOR, dtype=torch.float64)
-        total = sum(cycle_gradient(t) for t in range(1, T + 1))
-        # a linear function is least at a vertex: no iterate may lie below θ*
-        below = float((total @ theta - iterates @ total).clamp(min=0).max())  # type: ignore[operator]
-        return Comparator(
-            theta, "given; a vertex of the hull of iterates and itself", below / float(torch.linalg.vector_norm(total))
-        )
-
-    zero = torch.zeros(2, dtype=torch.float64)
-    return Problem(
-        "cycle",
-        "CE1: six linear losses in R², repeated",
-        zero,
-        lambda t, x: cycle_gradient(t) @ x,
-        lambda t, x: cycle_gradient(t),
-        comparator,
-    )
+    return periodic("cycle", "CE1: six linear losses in R², repeated", cycle_gradient, CYCLE_COMPARATOR)
 
 
 def cycle_box() -> Problem:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sandbox import kernel, lookup, scope
 from sandbox.blocks import Box, Flow, NoProjection
@@ -42,6 +43,22 @@ class Run:
         return len(self.g)
 
 
+def observe(
+    recipe: Recipe, state: Any, theta: Tensor, g: Tensor, t: int, lr: Any
+) -> tuple[dict[str, Tensor], Tensor, dict[str, Any]]:
+    """Step t of the pure update on one tensor: its new state, the new θ, and what it made: m, B, D, lr, and beta, the share
+    of the past in m.  Works under torch.func.vmap."""
+    seen: dict[str, Any] = {}
+
+    def look(x: Flow) -> None:
+        seen.update(m=x.u, B=x.B, D=x.D, lr=x.lr, beta=1 - x.a)
+
+    p = kernel.prepare(recipe, t, lr, state["lr"], torch.float64, theta.device)
+    norm = torch.linalg.vector_norm(g)
+    new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), scope.of_tensor(recipe.scope), norm, look=look)
+    return {**new, "lr": p.lr}, theta, seen
+
+
 def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None) -> Run:
     """Runs the pure update of a recipe for T steps on a problem.
 
@@ -60,21 +77,15 @@ def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None)
     state = recipe.init_tensor(theta)
     rows: dict[str, list[Any]] = {name: [] for name in ("theta", "g", "m", "B", "D", "lr", "beta", "loss")}
 
-    def look(x: Flow) -> None:
-        for name, value in (("m", x.u), ("B", x.B), ("D", x.D)):
-            rows[name].append(np.broadcast_to(np.asarray(value), problem.start.shape))
-        rows["beta"].append(1 - float(x.a))
-
-    within = scope.of_tensor(recipe.scope)
     for t in range(1, T + 1):
         g = problem.gradient(t, theta)
         rows["theta"].append(theta.numpy())
         rows["g"].append(g.numpy())
         rows["loss"].append(float(problem.loss(t, theta)))
-        p = kernel.prepare(recipe, t, lr, float(state["lr"]), torch.float64, theta.device)
-        norm = torch.linalg.vector_norm(g)
-        new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), within, norm, look=look)
-        state = {**new, "lr": p.lr}
-        rows["lr"].append(float(p.lr))
+        state, theta, seen = observe(recipe, state, theta, g, t, lr)
+        for name in ("m", "B", "D"):
+            rows[name].append(np.broadcast_to(np.asarray(seen[name]), problem.start.shape))
+        rows["beta"].append(float(seen["beta"]))
+        rows["lr"].append(float(seen["lr"]))
     rows["theta"].append(theta.numpy())
     return Run(recipe, problem, **{name: np.array(values) for name, values in rows.items()})

@@ -21,6 +21,7 @@ import numpy as np
 from scipy.spatial.distance import pdist
 
 from sandbox.blocks import NoDecay, NoProjection
+from theory_checks import slack
 from theory_checks.record import Run
 from theory_checks.report import Inequality, Report, everywhere, fit_slope, judge
 
@@ -46,8 +47,10 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     for name in (STATED, *REPAIRED):
         curve[name] = [sum(_terms(run, facts, t)[name].values()) for t in Ts]
     trivial = facts["G"] * max(facts["diameter"], facts["radius"]) * T
+    used = slack.measured(run, star)
+    used[STATED] = used["repaired 4"]
     bounds = [
-        judge(name, terms, regret[T], {n: holds[n] for n in _NEEDS[name]}, trivial, repaired=name != STATED)
+        judge(name, terms, regret[T], {n: holds[n] for n in _NEEDS[name]}, trivial, repaired=name != STATED, used=used[name])
         for name, terms in _terms(run, facts, T).items()
     ]
     return Report(
@@ -102,10 +105,9 @@ def _diameter(points: np.ndarray) -> float:
 
 def _assumptions(run: Run, star: np.ndarray, residual: float) -> list[Any]:
     root = np.sqrt(np.arange(1, run.T + 1))
-    u = run.D / run.lr[:, None]
+    grown = growth(run.D, run.lr)
     before = np.vstack([np.zeros_like(run.m[:1]), run.m[:-1]])
     recursion = run.beta[:, None] * before + (1 - run.beta[:, None]) * run.g
-    rounding = 1e-12 * u[1:]  # of the product D_{t-1} η_t/η_{t-1}
     steps = -np.abs(np.diff(run.beta))
     rising = max(np.diff(run.beta).min(initial=0.0), (-np.diff(run.beta)).min(initial=0.0))
     direct = isinstance(run.recipe.decay, NoDecay)
@@ -115,8 +117,8 @@ def _assumptions(run: Run, star: np.ndarray, residual: float) -> list[Any]:
         everywhere("d_t = m_t/D_t", np.array([0.0 if direct else -1.0])),
         everywhere("0 ≤ β_t < 1", np.minimum(run.beta + 1e-12, 1 - run.beta)),
         everywhere("θ* is optimal", np.array([1e-6 - residual])),
-        everywhere("‖D_t‖₁/η_t non-decreasing", np.diff(u.sum(axis=1)) + rounding.sum(axis=1), first_t=2),
-        everywhere("D_t/η_t non-decreasing in each coordinate", np.diff(u, axis=0) + rounding, first_t=2),
+        everywhere("‖D_t‖₁/η_t non-decreasing", grown.sum(axis=1), first_t=2),
+        everywhere("D_t/η_t non-decreasing in each coordinate", grown, first_t=2),
         everywhere("D_t ≥ 1", run.D - 1 + 1e-12),
         everywhere("β_t constant", steps + 1e-12, first_t=2),
         everywhere("β_t monotone", np.array([rising + 1e-12])),
@@ -125,18 +127,39 @@ def _assumptions(run: Run, star: np.ndarray, residual: float) -> list[Any]:
 
 def _terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float]]:
     """Each bound's terms at T ≤ run.T, with G, D, σ and β of the whole run."""
-    G, eta, sigma, beta = facts["G"], facts["η"], facts["σ"], facts["β"]
-    D, radius = facts["diameter"], facts["radius"]
-    S, trace = 2 * np.sqrt(T) - 1, run.D[T - 1].sum()
     betas, rates = run.beta[:T], run.lr[:T]
-    squares = float((betas**2 / rates).sum())
-    start, rest = np.sqrt(T) * trace / (2 * eta), 1 - beta
+    return terms(
+        T=T,
+        trace=float(run.D[T - 1].sum()),
+        G=facts["G"],
+        diameter=facts["diameter"],
+        radius=facts["radius"],
+        sigma=facts["σ"],
+        eta=facts["η"],
+        beta=facts["β"],
+        betas=float(betas.sum()),
+        squares=float((betas**2 / rates).sum()),
+    )
+
+
+def terms(
+    *, T: Any, trace: Any, G: Any, diameter: Any, radius: Any, sigma: Any, eta: Any, beta: Any, betas: Any, squares: Any
+) -> dict[str, dict[str, Any]]:
+    """Terms of every bound, from numbers or arrays that broadcast.
+
+    trace: ‖D_T‖₁.  diameter, radius: D as stated and as repaired.  beta: max β_t; betas: Σ β_t; squares: Σ β_t²/η_t.
+    """
+    S, start, rest = 2 * np.sqrt(T) - 1, np.sqrt(T) * trace / (2 * eta), 1 - beta
     return {
-        STATED: {"diameter": start * D**2 / rest, "gradients": eta * G**2 / rest * S, "β": D**2 / (2 * rest) * squares},
+        STATED: {
+            "diameter": start * diameter**2 / rest,
+            "gradients": eta * G**2 / rest * S,
+            "β": diameter**2 / (2 * rest) * squares,
+        },
         "repaired 1": {
             "diameter": start * radius**2,
             "gradients": eta * G**2 / (2 * sigma) * S,
-            "β": 2 * G * radius * float(betas.sum()),
+            "β": 2 * G * radius * betas,
         },
         "repaired 2": {
             "diameter": start * radius**2,
@@ -154,6 +177,12 @@ def _terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float
             "β": radius**2 / (2 * rest) * squares,
         },
     }
+
+
+def growth(D: np.ndarray, lr: np.ndarray) -> np.ndarray:
+    """u_t - u_{t-1}, u_t = D_t/η_t, plus the rounding of the product D_{t-1} η_t/η_{t-1}: (…, T, d), (…, T) -> (…, T-1, d)."""
+    u = D / lr[..., None]
+    return np.diff(u, axis=-2) + 1e-12 * u[..., 1:, :]
 
 
 def certificate(run: Run, star: np.ndarray) -> tuple[float, float]:

@@ -30,7 +30,10 @@ class Assumption:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """A bound at the last T: its value, its terms, the assumptions that it needs, and what came out."""
+    """A bound at the last T: its value, its terms, the assumptions that it needs, and what came out.
+
+    used: where the proof bounds a measured quantity by a term, that quantity, by the term's name.
+    """
 
     name: str
     value: float
@@ -39,6 +42,17 @@ class Bound:
     needs: tuple[str, ...]
     verdict: str
     repaired: bool
+    used: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """How much of the bound each term is."""
+        return {name: term / self.value if self.value > 0 else math.nan for name, term in self.terms.items()}
+
+    @property
+    def slack(self) -> dict[str, float]:
+        """Term less what it bounds, where that was measured; below 0 only where an assumption fails."""
+        return {name: self.terms[name] - used for name, used in self.used.items()}
 
     @property
     def ratio(self) -> float:
@@ -109,6 +123,9 @@ class Report:
         for b in self.bounds:
             terms = " + ".join(f"{v:.4g} ({k})" for k, v in b.terms.items())
             lines.append(f"    {b.name}: {b.value:.6g} = {terms}; measured/bound {b.ratio:.3g}: {b.verdict}")
+            if b.used:
+                slack = (f"{k} {v:.4g} ({100 * b.shares[k]:.0f} % of the bound)" for k, v in b.slack.items())
+                lines.append(f"      slack of each term: {', '.join(slack)}")
         if self.steps:
             lines.append("  steps of the proof")
         for s in self.steps:
@@ -127,11 +144,19 @@ class Report:
         ]
         lines += ["", "| bound | value | measured / bound | verdict |", "|---|---|---|---|"]
         lines += [f"| {b.name} | {b.value:.6g} | {b.ratio:.3g} | {b.verdict} |" for b in self.bounds]
+        slack = [(b, term) for b in self.bounds for term in b.used]
+        if slack:
+            lines += ["", "| bound | term | value | share | measured | slack |", "|---|---|---|---|---|---|"]
+        for b, k in slack:
+            lines.append(f"| {b.name} | {k} | {b.terms[k]:.4g} | {b.shares[k]:.3f} | {b.used[k]:.4g} | {b.slack[k]:.4g} |")
         return "\n".join(lines)
 
     def to_json(self) -> str:
         """Everything, as JSON; what is not finite is written as text."""
-        return json.dumps(_plain(dataclasses.asdict(self)), indent=1, ensure_ascii=False)
+        parts = dataclasses.asdict(self)
+        for entry, b in zip(parts["bounds"], self.bounds, strict=True):
+            entry |= {"ratio": b.ratio, "shares": b.shares, "slack": b.slack}
+        return json.dumps(_plain(parts), indent=1, ensure_ascii=False)
 
     def plot(self, axes: Any) -> None:
         """The measured quantity against every bound over T, log-log."""
@@ -148,7 +173,14 @@ class Report:
 
 
 def judge(
-    name: str, terms: dict[str, float], measured: float, needs: dict[str, bool], trivial: float, *, repaired: bool
+    name: str,
+    terms: dict[str, float],
+    measured: float,
+    needs: dict[str, bool],
+    trivial: float,
+    *,
+    repaired: bool,
+    used: dict[str, float] | None = None,
 ) -> Bound:
     """The verdict on a bound: not applicable where an assumption fails, vacuous above the trivial bound, else kept or not."""
     value = sum(terms.values())
@@ -159,7 +191,7 @@ def judge(
         verdict = VACUOUS
     else:
         verdict = VERIFIED if measured <= value * (1 + 1e-9) else VIOLATED
-    return Bound(name, value, measured, terms, tuple(needs), verdict, repaired)
+    return Bound(name, value, measured, terms, tuple(needs), verdict, repaired, used or {})
 
 
 def everywhere(name: str, margins: np.ndarray, first_t: int = 1, tolerance: float = 0.0) -> Assumption:
