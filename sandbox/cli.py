@@ -56,6 +56,12 @@ class Compare:
     """Points of a curve."""
     backend: str = "eager"
     """How a step runs."""
+    vectorised: bool = True
+    """Make the runs of a variant together (backend eager): same numbers to rounding, several times faster."""
+    probes: tuple[str, ...] = ()
+    """Measurements inside steps, into probes.parquet: floor_occupancy, secant_residual, condition_failures, ..."""
+    every: int = 10
+    """Steps from one measurement to the next."""
     out: Path | None = None
     """Folder for results (results/TASK)."""
     jobs: int = os.cpu_count() or 1

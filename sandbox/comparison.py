@@ -28,9 +28,11 @@ import numpy as np
 import polars as pl
 
 from sandbox import backends, lookup, suggest, tasks
+from sandbox.ensemble.run import refusal
+from sandbox.probes.watch import Watch, find
 from sandbox.recipe import Recipe
-from sandbox.study import identity, run, statistics
-from sandbox.study.store import Store, write_manifest
+from sandbox.study import identity, run, statistics, together
+from sandbox.study.store import PROBES, Store, write_manifest
 
 TUNING_SEEDS_FROM = 10_000  # tuning seeds are 10000, 10001, …; final ones 0, 1, …
 
@@ -50,6 +52,20 @@ class Plan:
     schedule: str
     evaluations: int
     backend: str
+    vectorised: bool = False
+    probes: tuple[Any, ...] = ()
+    every: int = 1
+
+    def way(self, recipe: Recipe) -> str:
+        """The backend of a recipe's runs: made together by `sandbox.ensemble`, where that can be."""
+        if not self.vectorised or self.backend != "eager":
+            return self.backend
+        return together.TOGETHER if self.refusals[recipe.name] is None else self.backend
+
+    @functools.cached_property
+    def refusals(self) -> dict[str, str | None]:
+        """Why a recipe cannot be batched, by its name."""
+        return {recipe.name: refusal(recipe, self.task) for recipe in self.recipes}
 
     def grid(self, recipe: Recipe) -> list[float]:
         """Learning rates around the recipe's default, lowest first."""
@@ -58,8 +74,9 @@ class Plan:
     def settings(self, recipe: Recipe, lr: float, seed: int, role: str) -> run.Settings:
         """The settings of one run."""
         name, fingerprint = self.task.name, recipe.fingerprint()
-        shared = self.steps, self.warmup, self.schedule, self.evaluations, self.backend
-        depends = identity.task(self.task), identity.code(recipe, self.task)
+        shared = self.steps, self.warmup, self.schedule, self.evaluations, self.way(recipe)
+        watched = f"{' '.join(find(self.probes))} every {self.every}" if self.probes else ""
+        depends = identity.task(self.task), identity.code(recipe, self.task), watched
         return run.Settings(name, fingerprint, lr, seed, role, *shared, *depends)
 
     def tuning(self, recipe: Recipe) -> list[run.Settings]:
@@ -95,12 +112,14 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The outcome: `summaries` (one a variant), `runs` (all rows, a polars DataFrame), and the files in `folder`."""
+    """The outcome: `summaries` (one a variant), `runs` (all rows, a polars DataFrame), `probes` (what they measured), and the
+    files in `folder`."""
 
     plan: Plan
     summaries: list[Summary]
     runs: pl.DataFrame
     folder: Path
+    probes: pl.DataFrame
 
     @property
     def exploratory(self) -> bool:
@@ -134,6 +153,9 @@ def compare(
     schedule: str = "constant",
     evaluations: int = 20,
     backend: str = "eager",
+    vectorised: bool = True,
+    probes: Sequence[Any] = (),
+    every: int = 10,
     out: str | Path | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -145,12 +167,19 @@ def compare(
     rates: learning rates a variant, ≥ 1, a factor `spacing` > 1 apart, around its default.
     steps: updates a run, default the task's.  warmup: updates of linear warm-up, default steps/10.
     schedule: "constant", "cosine" or "inverse-sqrt", after the warm-up.  evaluations: points of a curve.
+    vectorised: make the runs of a recipe together, by `sandbox.ensemble`, where backend is "eager" and vmap takes the recipe:
+        the same numbers to rounding, several times faster; "ms/step" is then a run's share.
+    probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`; they look on in every run, and
+        their values go into `Comparison.probes` and probes.parquet.
     out: folder, default results/<task>.  Runs that are there already are not repeated.
     jobs: processes side by side, one thread each.  progress: called after every run.
     Raises ValueError for unknown names and impossible numbers.
     """
     plan = _plan(recipes, task, seeds, tuning_seeds, rates, spacing, steps, warmup, schedule, evaluations, backend, jobs)
+    every = Watch((), every=every).every
+    plan = dataclasses.replace(plan, vectorised=vectorised, probes=tuple(find(probes).values()), every=every)
     store = Store(Path(out) if out is not None else Path("results") / plan.task.name)
+    measured = Store(store.folder, "probes.parquet", PROBES)
     all_runs = len(plan.recipes) * (plan.rates * plan.tuning_seeds * (plan.rates > 1) + plan.seeds)
     counted = Counter[str]()
 
@@ -161,10 +190,13 @@ def compare(
         counted["done"] += len(wanted) - len(todo)
         if progress:
             progress(counted["done"], all_runs, what)
-        for recipe, settings, rows in _execute(plan.task, todo, jobs):
-            shared = {"run": settings.key(), "variant": recipe.name, **dataclasses.asdict(settings)}
-            store.add([{**row, **shared} for row in rows])
-            counted["done"] += 1
+        for recipe, settings, found in _execute(plan, todo, jobs):
+            for each, (rows, seen) in zip(settings, found, strict=True):
+                shared = {"run": each.key(), "variant": recipe.name, **dataclasses.asdict(each)}
+                if seen:
+                    measured.add([{**row, **shared} for row in seen])
+                store.add([{**row, **shared} for row in rows])
+            counted["done"] += len(settings)
             if progress:
                 progress(counted["done"], all_runs, what)
 
@@ -175,12 +207,13 @@ def compare(
     chosen = {r.name: _chosen(store, plan, r, tuning[r.name]) for r in plan.recipes}
     final = {r.name: plan.final(r, chosen[r.name][0]) for r in plan.recipes}
     execute([(r, s) for r in plan.recipes for s in final[r.name]], "training with fresh seeds")
-    frames = []
+    frames, seen = [], []
     for recipe in plan.recipes:
         named = {s.key(): recipe.name for s in [*tuning[recipe.name], *final[recipe.name]]}
         frames.append(store.rows(named))
+        seen.append(measured.rows(named))
     rows = pl.concat(frames)
-    result = Comparison(plan, _summaries(plan, rows, chosen), rows, store.folder)
+    result = Comparison(plan, _summaries(plan, rows, chosen), rows, store.folder, pl.concat(seen))
     from sandbox.study import report
 
     write_manifest(store.folder / "manifest.json", {**manifest, "chosen_rates": {n: lr for n, (lr, *_) in chosen.items()}})
@@ -237,29 +270,43 @@ def _plan(
 
 def _manifest(plan: Plan) -> dict[str, Any]:
     seeds = {"final": list(range(plan.seeds)), "tuning": list(range(TUNING_SEEDS_FROM, TUNING_SEEDS_FROM + plan.tuning_seeds))}
-    numbers = {f.name: getattr(plan, f.name) for f in dataclasses.fields(plan) if f.name not in ("recipes", "task", "seeds")}
+    numbers = {
+        f.name: getattr(plan, f.name) for f in dataclasses.fields(plan) if f.name not in ("recipes", "task", "seeds", "probes")
+    }
     return {
         "task": plan.task.name,
         "seeds": seeds,
         **numbers,
+        "probes": list(find(plan.probes)),
+        "together": [r.name for r in plan.recipes if plan.way(r) == together.TOGETHER],
         "grids": {r.name: plan.grid(r) for r in plan.recipes},
         "recipes": {r.name: r.to_toml() for r in plan.recipes},
     }
 
 
 def _execute(
-    task: tasks.Task, todo: list[tuple[Recipe, run.Settings]], jobs: int
-) -> Iterator[tuple[Recipe, run.Settings, list[dict[str, Any]]]]:
-    """Runs, each yielded as it ends."""
-    if jobs <= 1 or len(todo) <= 1:
-        for recipe, settings in todo:
-            yield recipe, settings, run.train(task, recipe, settings)
+    plan: Plan, todo: list[tuple[Recipe, run.Settings]], jobs: int
+) -> Iterator[tuple[Recipe, list[run.Settings], list[together.Found]]]:
+    """Runs, each yielded as it ends; those that are made together, together."""
+    units: list[tuple[Recipe, list[run.Settings]]] = []
+    joint: dict[str, list[run.Settings]] = {}
+    for recipe, settings in todo:
+        if settings.backend == together.TOGETHER and recipe.name in joint:
+            joint[recipe.name].append(settings)
+            continue
+        units.append((recipe, [settings]))
+        if settings.backend == together.TOGETHER:
+            joint[recipe.name] = units[-1][1]
+    more = plan.probes, plan.every
+    if jobs <= 1 or len(units) <= 1:
+        for recipe, some in units:
+            yield recipe, some, together.train(plan.task, recipe, some, *more)
         return
-    pool = ProcessPoolExecutor(min(jobs, len(todo)), mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(min(jobs, len(units)), mp_context=get_context("spawn"))
     try:
         with _interrupts_ignored():  # by the workers, which inherit it: Ctrl-C is for the parent
-            shared = pickle.dumps(task)
-            futures = {pool.submit(_train, shared, pickle.dumps(pair)): pair for pair in todo}
+            shared = pickle.dumps(plan.task)
+            futures = {pool.submit(_train, shared, pickle.dumps((*unit, *more))): unit for unit in units}
         for future in as_completed(futures):
             yield (*futures[future], future.result())
     finally:
@@ -269,10 +316,9 @@ def _execute(
             worker.terminate()
 
 
-def _train(task: bytes, pair: bytes) -> list[dict[str, Any]]:
+def _train(task: bytes, unit: bytes) -> list[together.Found]:
     """In a worker.  Bytes, since torch would hand tensors over through shared memory and a thread that outlives its worker."""
-    recipe, settings = pickle.loads(pair)
-    return run.train(_task(task), recipe, settings)
+    return together.train(_task(task), *pickle.loads(unit))
 
 
 @functools.lru_cache(maxsize=1)

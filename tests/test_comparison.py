@@ -22,7 +22,7 @@ from sandbox.study import run
 from sandbox.study.store import Store
 from tests.outside_blocks import Halfway, MeanAbsolute
 
-SMALL = dict(seeds=2, tuning_seeds=1, rates=3, steps=20, evaluations=4)
+SMALL = dict(seeds=2, tuning_seeds=1, rates=3, steps=20, evaluations=4, vectorised=False)
 
 
 def test_compare_is_what_it_says(tmp_path):
@@ -389,7 +389,7 @@ def test_schedules_of_runs():
     """Rates after the warm-up: cosine reaches 0 at the last step; inverse-sqrt is 1/√k."""
     for name, expected in (("cosine", [1.0, 0.75, 0.25]), ("inverse-sqrt", [1.0, 2**-0.5, 3**-0.5]), ("constant", [1.0] * 3)):
         optimizer = sandbox.Optimizer([torch.ones(1, requires_grad=True)], "sgd", lr=1.0)
-        schedule = run._scheduler(optimizer, run.Settings("", "", 1.0, 0, "final", 5, 2, name, 1))
+        schedule = run.scheduler(optimizer, 5, 2, name)
         rates = []
         for _ in range(5):
             rates.append(float(optimizer.param_groups[0]["lr"]))
@@ -437,3 +437,65 @@ def test_untuned_and_lost_tunings_are_said(tmp_path):
     assert "untuned" in str(compare(["sgd"], "quadratic", out=tmp_path, **{**SMALL, "rates": 1}))
     wild = variants.get("sgd").replace(lr=1e6, name="wild")
     assert "Every rate of wild diverged in tuning" in str(compare(["sgd", wild], "quadratic", out=tmp_path, **SMALL))
+
+
+def test_runs_made_together_are_the_runs_alone(tmp_path):
+    """Vectorised or not: the same rates chosen, the same rows (float64; 1e-9: other kernels, 20 steps), divergence included."""
+    wild = variants.get("sgd").replace(lr=1e4, name="wild")
+    decays = variants.get("apollow").replace(lr=500.0, name="decays")  # rates that its decay does not allow
+    names = ["apollo", "adahessian", wild, decays]
+    task = tasks.get("logistic-breast-cancer", dtype=torch.float64)
+    found = [compare(names, task, out=tmp_path / str(v), **{**SMALL, "vectorised": v}) for v in (True, False)]
+    keys = ["variant", "role", "lr", "seed", "step"]
+    frames = [r.runs.sort(keys) for r in found]
+    assert set(frames[0]["backend"]) == {"vmap"}
+    assert set(frames[1]["backend"]) == {"eager"}
+    assert frames[0].select(keys).equals(frames[1].select(keys))
+    assert frames[0]["diverged"].to_list() == frames[1]["diverged"].to_list()
+    assert frames[0]["diverged"].any()
+    for name in ("train_loss", "validation_loss", "validation_metric", "floor_occupancy", "test_loss", "test_metric"):
+        a, b = (f[name].cast(pl.Float64).to_numpy() for f in frames)
+        np.testing.assert_allclose(a, b, rtol=1e-9, err_msg=name)
+    assert [s.lr for s in found[0].summaries] == [s.lr for s in found[1].summaries]
+    assert "made together" in str(found[0])
+    assert "made together" not in str(found[1])
+    # what is there is not made again, and a seed more is made for all
+    more = compare(names, task, out=tmp_path / "True", **{**SMALL, "vectorised": True, "seeds": 3})
+    assert set(found[0].runs["run"]) < set(more.runs["run"])
+
+
+def test_a_recipe_that_cannot_be_batched_runs_alone(tmp_path):
+    from tests.test_ensemble import Stubborn
+
+    stubborn = variants.get("apollo").replace(rectifier=Stubborn(), name="stubborn")
+    result = compare(["apollo", stubborn], "quadratic", out=tmp_path, **{**SMALL, "vectorised": True})
+    backends = result.runs.group_by("variant").agg(pl.col("backend").unique().first())
+    assert dict(backends.rows()) == {"apollo": "vmap", "stubborn": "eager"}
+    ends = [
+        result.runs.filter((pl.col("variant") == n) & (pl.col("role") == "final"))["train_loss"] for n in ("apollo", "stubborn")
+    ]
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-4)  # float32
+
+
+@pytest.mark.parametrize("vectorised", [True, False])
+def test_probes_of_a_comparison(tmp_path, vectorised):
+    def step_length(v):
+        return (v.theta_new - v.theta).norm()
+
+    options = {**SMALL, "vectorised": vectorised, "probes": ["floor_occupancy", "condition_failures", step_length], "every": 5}
+    result = compare(["apollo", "sgd"], "quadratic", out=tmp_path, **options)
+    seen = result.probes
+    assert set(seen["probe"]) == {"floor_occupancy", "condition_failures", "step_length"}
+    assert set(seen.filter(pl.col("variant") == "sgd")["probe"]) == {"condition_failures", "step_length"}
+    assert sorted(set(seen["step"])) == [5, 10, 15, 20]
+    assert set(seen["run"]) == set(result.runs["run"])
+    # the state's own account of the floor at the end of a run
+    last = result.runs.filter((pl.col("variant") == "apollo") & (pl.col("step") == 20)).drop_nulls("floor_occupancy")
+    mine = seen.filter((pl.col("probe") == "floor_occupancy") & (pl.col("step") == 20)).select("run", "value")
+    both = last.join(mine, on="run")
+    assert len(both) == len(last) >= 3
+    np.testing.assert_allclose(both["value"], both["floor_occupancy"], atol=1e-7)
+    written = pl.read_parquet(tmp_path / "probes.parquet")
+    assert len(written) == len(seen)
+    again = compare(["apollo", "sgd"], "quadratic", out=tmp_path, **options)
+    assert len(again.probes) == len(seen)

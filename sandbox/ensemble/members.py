@@ -25,14 +25,6 @@ class Config:
         """η at update t, without any schedule around it."""
         return float(self.lr(t) if callable(self.lr) else self.lr)
 
-    def allowed(self, top: float) -> bool:
-        """Whether the recipe's decay allows the rate."""
-        try:
-            self.recipe.decay.allow(top)
-        except ValueError:
-            return False
-        return True
-
 
 @dataclasses.dataclass(frozen=True)
 class Group:

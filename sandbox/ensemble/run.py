@@ -144,6 +144,12 @@ def run(
     return _assembled(plan, table(configs, seeds), pieces, looped, largest, time.perf_counter() - began)
 
 
+def refusal(recipe: Recipe, task: Task) -> str | None:
+    """Why the recipe cannot be batched on the task; None where it can."""
+    plan = _Plan(task, [0], 1, [1.0], 0, {}, 1, False, 1 << 40)
+    return plan.chunks(groups([Config(recipe, 0.0)])[0])[1]
+
+
 def _configs(recipes: Any, lr: Any) -> list[Config]:
     found = [lookup.recipe(r) for r in ([recipes] if isinstance(recipes, str | Recipe) else recipes)]
     if not found:
@@ -295,8 +301,8 @@ class _Plan:
                 evaluations.append(chunk.evaluate(t))
             advance(members)
         # a member whose rate its decay does not allow never runs
-        tops = max(self.factors)
-        allowed = [c.allowed(max((c.rate(t) for t in (1, self.steps)), default=0.0) * tops) for c in group.configs]
+        top = max(self.factors)
+        allowed = [single.allowed(c.recipe, top * max(c.rate(1), c.rate(self.steps))) for c in group.configs]
         lost = np.tile(~np.array(allowed), len(seeds))
         losses[:, lost], finite[:, lost] = np.inf, False
         params = pytree.tree_map(lambda p: p.detach().flatten(0, 1), chunk.params)

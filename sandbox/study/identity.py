@@ -32,7 +32,7 @@ _FILES = (
     "optimizer.py",
     "hessian.py",
 )
-_MORE = ("schedules.py", "study/run.py")
+_MORE = ("schedules.py", "study/run.py", "study/together.py", "ensemble/*.py", "probes/*.py")
 
 
 def code(recipe: Recipe, task: Task) -> str:

@@ -72,6 +72,9 @@ def notes(result: Comparison) -> list[str]:
         f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % bootstrap interval; p: "
         f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",
     ]
+    joint = [r.name for r in plan.recipes if plan.way(r) == "vmap"]
+    if joint:
+        said.append("Runs of a variant were made together (vectorised); ms/step is a run's share of that.")
     if result.exploratory:
         said.append(f"Exploratory: {plan.seeds} seeds are too few for a conclusion (6 or more).")
     edges = [s.name for s in result.summaries if s.on_edge]

@@ -45,37 +45,49 @@ class Settings:
     warmup: int
     schedule: str
     evaluations: int
-    backend: str = "eager"
+    backend: str = "eager"  # "vmap": made together with others by `sandbox.study.together`
     task_identity: str = ""  # of the task's options and data
     code: str = ""  # of the source that the numbers come from
+    probes: str = ""  # names of the probes that looked on, and at which steps
 
     def key(self) -> str:
         """Sixteen digits that name the run on disk."""
         return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any]]:
+def train(task: Task, recipe: Recipe, settings: Settings, watch: probes.Watch | None = None) -> list[dict[str, Any]]:
     """Runs it; one row an evaluation: step, losses, metric, floor occupancy, and at the end the test split.
+
+    watch: probes to measure with; its rows are its own.
 
     A loss or gradient that is not finite ends the run: it has diverged, its losses are infinite from then on, its metric NaN.
     """
     with one_thread():
-        try:
-            recipe.decay.allow(settings.lr)
-        except ValueError:  # a rate of the grid that the recipe's decay does not allow is lost, not an end of everything
-            return _never(settings)
-        return _train(task, recipe, settings)
+        if not allowed(recipe, settings.lr):  # a rate of the grid is then lost, not an end of everything
+            return never(settings)
+        return _train(task, recipe, settings, watch)
 
 
-def _never(settings: Settings) -> list[dict[str, Any]]:
+def allowed(recipe: Recipe, lr: float) -> bool:
+    """Whether the recipe's decay allows the rate."""
+    try:
+        recipe.decay.allow(lr)
+    except ValueError:
+        return False
+    return True
+
+
+def never(settings: Settings) -> list[dict[str, Any]]:
+    """The rows of a run that cannot begin."""
     rows = [_lost(step) for step in [0, *evaluation_steps(settings)]]
     rows[-1] |= {"test_loss": math.inf, "test_metric": math.nan} if settings.role == "final" else {}
     return [{**row, "diverged": True, "seconds_a_step": math.nan} for row in rows]
 
 
-def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any]]:
+def _train(task: Task, recipe: Recipe, settings: Settings, watch: probes.Watch | None) -> list[dict[str, Any]]:
     params = {name: p.clone().requires_grad_() for name, p in task.init(settings.seed).items()}
     optimizer = Optimizer(params.items(), recipe, lr=settings.lr, backend=settings.backend, seed=settings.seed)
+    optimizer.watch = watch
     rates = scheduler(optimizer, settings.steps, settings.warmup, settings.schedule)
     batches, clock = task.batches(settings.seed), []
 
@@ -106,6 +118,19 @@ def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any
             if diverged:
                 rows.pop()
                 break
+    seconds = statistics.median(clock) if clock else math.nan
+    return finished(rows, settings, diverged, seconds, lambda: task.evaluate(params, "test"))
+
+
+def finished(
+    rows: list[dict[str, Any]],
+    settings: Settings,
+    diverged: bool,
+    seconds: float,
+    test: Callable[[], tuple[float, float]],
+) -> list[dict[str, Any]]:
+    """The rows of a run with its end: whether it has diverged, what it then did not live to see, and its test split."""
+    stops = evaluation_steps(settings)
     start = rows[0]["train_loss"]
     diverged = diverged or not rows[-1]["train_loss"] <= start + DIVERGED * max(abs(start), 1.0)
     if diverged:
@@ -114,9 +139,9 @@ def _train(task: Task, recipe: Recipe, settings: Settings) -> list[dict[str, Any
         rows += [_lost(step) for step in stops if step > rows[-1]["step"]]
     end = {"test_loss": math.inf, "test_metric": math.nan} if diverged else {}
     if settings.role == "final" and not diverged:
-        end["test_loss"], end["test_metric"] = task.evaluate(params, "test")
+        end["test_loss"], end["test_metric"] = test()
     rows[-1] |= end if settings.role == "final" else {}
-    shared = {"diverged": diverged, "seconds_a_step": statistics.median(clock) if clock else math.nan}
+    shared = {"diverged": diverged, "seconds_a_step": seconds}
     return [{**row, **shared} for row in rows]
 
 

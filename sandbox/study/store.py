@@ -28,6 +28,7 @@ SCHEMA: dict[str, Any] = {
     "schedule": pl.String,
     "evaluations": pl.Int64,
     "backend": pl.String,
+    "probes": pl.String,
     "task_identity": pl.String,
     "code": pl.String,
     "step": pl.Int64,
@@ -42,19 +43,30 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-class Store:
-    """The rows of all runs in a folder, by run.  Raises ValueError where the file there is not one of ours."""
+PROBES: dict[str, Any] = {
+    **{name: SCHEMA[name] for name in ("run", "variant", "task", "role", "lr", "seed", "step")},
+    "tensor": pl.String,
+    "probe": pl.String,
+    "value": pl.Float64,
+}
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / "results.parquet"
+
+class Store:
+    """The rows of all runs in a folder, by run; `PROBES` in a file of its own.
+
+    Raises ValueError where the file there is not one of ours.
+    """
+
+    def __init__(self, folder: Path, name: str = "results.parquet", schema: dict[str, Any] = SCHEMA) -> None:
+        self.folder, self.path, self.schema = folder, folder / name, schema
         folder.mkdir(parents=True, exist_ok=True)
         self.frame = self._read()
 
     def _read(self) -> pl.DataFrame:
         if not self.path.exists():
-            return pl.DataFrame(schema=SCHEMA)
+            return pl.DataFrame(schema=self.schema)
         try:
-            return pl.read_parquet(self.path).select(list(SCHEMA))
+            return pl.read_parquet(self.path).select(list(self.schema))
         except Exception as error:
             raise ValueError(
                 f"{self.path} cannot be read as results ({error}); move it away or choose another folder"
@@ -66,7 +78,7 @@ class Store:
 
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Adds the rows of one run to what is on disk now, so that two comparisons may share a folder."""
-        new = pl.DataFrame([{name: row.get(name) for name in SCHEMA} for row in rows], schema=SCHEMA)
+        new = pl.DataFrame([{name: row.get(name) for name in self.schema} for row in rows], schema=self.schema)
         with locked(self.folder):
             present = self._read()
             new = new.filter(~pl.col("run").is_in(present["run"].unique().to_list()))
@@ -79,7 +91,7 @@ class Store:
         names = pl.DataFrame(
             {"run": list(runs), "variant": list(runs.values())}, schema={"run": pl.String, "variant": pl.String}
         )
-        return self.frame.drop("variant").join(names, on="run", how="inner").select(list(SCHEMA))
+        return self.frame.drop("variant").join(names, on="run", how="inner").select(list(self.schema))
 
 
 @contextlib.contextmanager
