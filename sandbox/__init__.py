@@ -22,7 +22,7 @@ _HOMES = {
 }
 _MODULES = (
     *("ablation", "blocks", "curvature", "ensemble", "hessian", "kernel"),
-    *("lookup", "probes", "recipe", "schedules", "scope", "study", "tasks"),
+    *("lookup", "probes", "recipe", "schedules", "scope", "study", "sweep", "tasks"),
 )
 
 if TYPE_CHECKING:

@@ -1,0 +1,245 @@
+"""A grid over any numbers of a recipe: `sandbox.ensemble` runs it, a heat map shows it, Parquet keeps it.
+
+found = sandbox.sweep.sweep("apollo", "logistic-breast-cancer",
+                            {"lr": numpy.geomspace(1e-4, 1, 64), "rectifier.sigma": numpy.geomspace(1e-4, 1, 64)})
+found.frame                # a row a member
+found.plot(axes)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from sandbox import ensemble, lookup, suggest, tasks
+from sandbox.recipe import Recipe
+from sandbox.study import identity
+from sandbox.study.store import atomically, locked, write_manifest
+
+BLOCK = 1024  # members between two writes to disk
+MEASURES = ("train_loss", "validation_loss", "validation_metric", "floor_occupancy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """The outcome.  frame: a row a member: the varied numbers, seed, MEASURES at the end, "diverged" (the first step at which
+    loss or gradient was not finite, 0 where none).  folder: where it lies on disk, or None."""
+
+    recipe: Recipe
+    task: tasks.Task
+    vary: dict[str, list[float]]
+    steps: int
+    frame: pl.DataFrame
+    folder: Path | None
+
+    def grid(self, measure: str = "train_loss") -> np.ndarray:
+        """Median over the seeds, an axis a varied number; what diverged counts as infinite, a metric as NaN."""
+        if measure not in MEASURES:
+            raise ValueError(suggest.unknown("measure", measure, MEASURES))
+        lost = math.nan if measure in ("validation_metric", "floor_occupancy") else math.inf
+        values = self.frame[measure].to_numpy().copy()
+        values[(self.frame["diverged"].to_numpy() > 0) | ~np.isfinite(values)] = lost
+        return np.median(values.reshape(*map(len, self.vary.values()), -1), axis=-1)
+
+    def best(self) -> dict[str, Any]:
+        """The varied numbers with the lowest median training loss, and that loss."""
+        values = self.grid()
+        place = np.unravel_index(int(np.argmin(values)), values.shape)
+        numbers = {name: row[i] for (name, row), i in zip(self.vary.items(), place, strict=True)}
+        return {**numbers, "train_loss": float(values[place])}
+
+    def plot(self, axes: Any, measure: str = "train_loss") -> None:
+        """Curves for one varied number, a heat map for two.  Raises ValueError for more."""
+        if len(self.vary) == 1:
+            _curve(self, axes, measure)
+        elif len(self.vary) == 2:
+            _map(self, axes, measure)
+        else:
+            raise ValueError(f"a picture shows one or two varied numbers, not {len(self.vary)}; use frame")
+
+
+def values_of(text: str) -> tuple[str, list[float]]:
+    """ "lr=1e-4:1:64:log", "moment.beta=0:0.9:10" or "rectifier.sigma=0.1,1,10" as name and values.
+
+    Raises ValueError for anything else, for a logarithmic grid that is not positive, and for fewer than two values.
+    """
+    name, sign, values = text.partition("=")
+    how = f"write --vary NAME=FROM:TO:COUNT[:log] or NAME=VALUE,VALUE,…, got {text!r}"
+    if not sign or not name.strip():
+        raise ValueError(how)
+    try:
+        if ":" not in values:
+            found = [float(v) for v in values.split(",")]
+        else:
+            start, stop, count, *scale = values.split(":")
+            if scale not in ([], ["log"], ["linear"]):
+                raise ValueError
+            low, high = float(start), float(stop)
+            if scale == ["log"] and not (low > 0 and high > 0):
+                raise ValueError(f"a logarithmic grid needs positive ends, got {text!r}")
+            found = [float(v) for v in (np.geomspace if scale == ["log"] else np.linspace)(low, high, int(count))]
+    except ValueError as error:
+        raise ValueError(str(error) if "logarithmic" in str(error) else how) from error
+    if len(set(found)) < 2 or not all(math.isfinite(v) for v in found):
+        raise ValueError(f"--vary needs at least two different finite values, got {text!r}")
+    return name.strip(), found
+
+
+def sweep(
+    recipe: str | Recipe,
+    task: str | tasks.Task,
+    vary: Mapping[str, Sequence[float]],
+    *,
+    seeds: int = 1,
+    steps: int | None = None,
+    warmup: int = 0,
+    schedule: str = "constant",
+    compiled: bool = False,
+    memory: int = 1 << 30,
+    out: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Sweep:
+    """Trains the recipe with every combination of the varied numbers.
+
+    vary: "lr" or the dotted name of any number of any slot -> its values.  out: a folder for sweep.parquet, manifest.json and,
+    for one or two numbers, sweep.png; members that are there already, from the same settings and code, are not run again, so an
+    interrupted sweep goes on where it was.  The rest as for `sandbox.ensemble.run`.
+    Raises ValueError for unknown names and for numbers out of their range.
+    """
+    base, made = lookup.recipe(recipe), tasks.get(task)
+    numbers = {name: [float(v) for v in values] for name, values in vary.items()}
+    known = base.numbers()
+    for name in numbers:
+        if name not in known:
+            raise ValueError(suggest.unknown("number to vary", name, list(known)))
+    if not numbers or not all(numbers.values()):
+        raise ValueError("vary must name at least one number, with its values")
+    combinations = [dict(zip(numbers, values, strict=True)) for values in itertools.product(*numbers.values())]
+    steps = made.steps if steps is None else steps
+    facts = {
+        "recipe": base.to_toml(), "task": made.name, "vary": numbers, "seeds": seeds, "steps": steps, "warmup": warmup,
+        "schedule": schedule, "task_identity": identity.task(made), "code": identity.code(base, made),
+    }  # fmt: skip
+    kept = _Kept(Path(out), facts) if out is not None else None
+    frames = kept.frames() if kept else []
+    done = sum(len(f) for f in frames)
+    total = len(combinations) * seeds
+    size = max(1, BLOCK // seeds)
+    for start in range(done // seeds, len(combinations), size):
+        some = combinations[start : start + size]
+        recipes = [dataclasses.replace(base.with_numbers(c), name=base.name) for c in some]
+        before = done * steps
+
+        def advance(now: int, _: int, before: int = before) -> None:
+            if progress:
+                progress(before + now, total * steps)
+
+        found = ensemble.run(
+            recipes, made, seeds=seeds, steps=steps, warmup=warmup, schedule=schedule, evaluations=1,
+            compiled=compiled, memory=memory, progress=advance,
+        )  # fmt: skip
+        columns = {name: np.repeat([c[name] for c in some], seeds) for name in numbers}
+        last = {name: found.evaluations[name][:, -1] for name in MEASURES}
+        frames.append(pl.DataFrame({**columns, "seed": found.members["seed"], **last, "diverged": found.diverged}))
+        done += len(frames[-1])
+        if kept:
+            kept.write(frames)
+    result = Sweep(base, made, numbers, steps, pl.concat(frames), kept.folder if kept else None)
+    if kept and len(numbers) <= 2:
+        _save(result, kept.folder)
+    return result
+
+
+class _Kept:
+    """A sweep on disk, whole blocks of it."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        self.folder, self.facts = folder, json.loads(json.dumps(facts))
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def frames(self) -> list[pl.DataFrame]:
+        """What is there from the same settings."""
+        manifest, rows = self.folder / "manifest.json", self.folder / "sweep.parquet"
+        if not manifest.exists() or not rows.exists():
+            return []
+        try:
+            there = json.loads(manifest.read_text())
+            return [pl.read_parquet(rows)] if all(there.get(k) == v for k, v in self.facts.items()) else []
+        except Exception as error:
+            raise ValueError(f"{self.folder} holds no sweep that can be read ({error}); choose another folder") from error
+
+    def write(self, frames: list[pl.DataFrame]) -> None:
+        """All members so far."""
+        with locked(self.folder):
+            (self.folder / "manifest.json").unlink(missing_ok=True)  # rows and manifest belong together
+            with atomically(self.folder / "sweep.parquet") as temporary:
+                pl.concat(frames).write_parquet(temporary)
+            write_manifest(self.folder / "manifest.json", self.facts)
+
+
+def _save(found: Sweep, folder: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained", dpi=150)
+    found.plot(figure.subplots())
+    with atomically(folder / "sweep.png") as path:
+        figure.savefig(path, format="png")
+
+
+def _label(name: str) -> str:
+    return {"lr": "learning rate η", "rectifier.sigma": "σ (rectifier.sigma)"}.get(name, name)
+
+
+def _logarithmic(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) > 20
+
+
+def _curve(found: Sweep, axes: Any, measure: str) -> None:
+    ((name, values),) = found.vary.items()
+    middle = found.grid(measure)
+    finite = np.isfinite(middle)
+    axes.plot(np.array(values)[finite], middle[finite], color="#0072B2", marker="o", markersize=3)
+    for value in np.array(values)[~finite]:
+        axes.axvline(value, color="0.8", linewidth=1, zorder=0)
+    if _logarithmic(values):
+        axes.set_xscale("log")
+    shown = middle[finite]
+    if len(shown) and shown.min() > 0 and shown.max() / shown.min() > 5:
+        axes.set_yscale("log")
+    axes.set_xlabel(_label(name))
+    axes.set_ylabel(f"{measure.replace('_', ' ')} after {found.steps} steps")
+    axes.set_title(f"{found.recipe.name} on {found.task.name}" + (" (grey: diverged)" if not finite.all() else ""))
+
+
+def _map(found: Sweep, axes: Any, measure: str) -> None:
+    from matplotlib.colors import LogNorm, Normalize
+
+    (x_name, x), (y_name, y) = found.vary.items()
+    values = np.ma.masked_invalid(found.grid(measure).T)
+    shown = values.compressed()
+    # what lies far above everything else would take all colours
+    top = float(np.quantile(shown, 0.95)) if len(shown) else 1.0
+    low = float(shown.min()) if len(shown) else 0.0
+    log = low > 0 and top / low > 5
+    norm = (LogNorm if log else Normalize)(vmin=low, vmax=max(top, low * 1.0001 + 1e-300))
+    axes.set_facecolor("0.85")
+    mesh = axes.pcolormesh(x, y, values, norm=norm, cmap="viridis", shading="nearest", rasterized=True)
+    if len(shown) and top > low:
+        levels = np.geomspace(low, top, 9)[1:-1] if log else np.linspace(low, top, 9)[1:-1]
+        axes.contour(x, y, values, levels=levels, colors="white", linewidths=0.6)
+    for scale, row in ((axes.set_xscale, x), (axes.set_yscale, y)):
+        if _logarithmic(row):
+            scale("log")
+    axes.set_xlabel(_label(x_name))
+    axes.set_ylabel(_label(y_name))
+    axes.figure.colorbar(mesh, ax=axes, label=f"{measure.replace('_', ' ')} after {found.steps} steps", extend="max")
+    lost = values.mask.any() if np.ma.is_masked(values) else False
+    axes.set_title(f"{found.recipe.name} on {found.task.name}" + (" (grey: diverged)" if lost else ""), fontsize=10)
