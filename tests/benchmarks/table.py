@@ -20,6 +20,8 @@ def main(path: str) -> None:
             print(table(extra["rows"]))
         elif "first_step_s" in extra:
             print(f"\n{benchmark['name']}: {extra['first_step_s']}")
+        elif "grid" in extra:
+            print(f"\n{extra['grid']}")
 
 
 if __name__ == "__main__":

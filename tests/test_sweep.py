@@ -1,0 +1,104 @@
+"""Sweeps: the grid is the ensemble's, on disk and in the picture; Theorem 1's diagonals are there."""
+
+import itertools
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import sandbox
+import variants
+from sandbox import cli, ensemble, sweep, tasks
+
+
+def test_values():
+    assert sweep.values_of("rectifier.sigma=0.1,1,10") == ("rectifier.sigma", [0.1, 1.0, 10.0])
+    assert sweep.values_of("lr=1e-4:1:5:log")[1] == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1])
+    assert sweep.values_of("moment.beta=0:0.9:4:linear")[1] == pytest.approx([0, 0.3, 0.6, 0.9])
+    for wrong in ("lr", "lr=", "=1:2:3", "lr=1:2", "lr=a,b", "lr=1:2:3:lin", "lr=0:1:5:log", "lr=1", "lr=1,1", "lr=0,inf"):
+        with pytest.raises(ValueError, match=r"vary|logarithmic"):
+            sweep.values_of(wrong)
+
+
+def test_a_sweep_is_its_single_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):
+    """Three numbers, two seeds, in float64 against the optimizer; then interrupted after the first block and resumed."""
+    task = tasks.get("ridge-diabetes", dtype=torch.float64)
+    vary = {"lr": [0.01, 0.1], "rectifier.sigma": [0.5, 1.0, 2.0], "moment.beta": [0.0, 0.9]}
+    monkeypatch.setattr(sweep, "BLOCK", 8)
+    original, calls = ensemble.run, []
+
+    def interrupted(*a, **k):
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        calls.append(a)
+        return original(*a, **k)
+
+    options = dict(seeds=2, steps=15, out=tmp_path)
+    monkeypatch.setattr(ensemble, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.sweep("apollo", task, vary, **options)
+    assert len(pl.read_parquet(tmp_path / "sweep.parquet")) == 8
+    monkeypatch.setattr(ensemble, "run", lambda *a, **k: calls.append(a) or original(*a, **k))
+    found = sweep.sweep("apollo", task, vary, **options)
+    assert len(calls) == 1 + 2
+    assert len(found.frame) == 24
+    sweep.sweep("apollo", task, vary, **options)
+    assert len(calls) == 3  # nothing was left to do
+    sweep.sweep("apollo", task, vary, **{**options, "steps": 16})
+    assert len(calls) == 3 + 3  # other settings, other members
+    for row in found.frame.iter_rows(named=True):
+        numbers = {name: row[name] for name in vary if name != "lr"}
+        params = {n: p.clone().requires_grad_() for n, p in task.init(row["seed"]).items()}
+        optimizer = sandbox.Optimizer(params.items(), variants.get("apollo").replace(**numbers), lr=row["lr"])
+        batches = task.batches(row["seed"])
+        for _ in range(15):
+            optimizer.zero_grad()
+            task.loss(params, next(batches)).backward()
+            optimizer.step()
+        assert row["train_loss"] == pytest.approx(task.evaluate(params, "train")[0], rel=1e-9)
+    grid = found.grid()
+    assert grid.shape == (2, 3, 2)
+    some = found.frame.filter((pl.col("lr") == 0.1) & (pl.col("rectifier.sigma") == 2.0) & (pl.col("moment.beta") == 0.9))
+    assert grid[1, 2, 1] == pytest.approx(np.median(some["train_loss"]))
+    best = found.best()
+    assert best["train_loss"] == grid.min()
+    with pytest.raises(ValueError, match="one or two"):
+        found.plot(Figure().subplots())
+
+
+def test_theorem_1s_diagonals():
+    """ε = 0: the loss after 100 steps depends on η/σ alone (paper, Theorem 1); 1e-10: members in other lanes."""
+    powers = [2.0**k for k in range(-6, 1)]
+    base = variants.get("apollo").replace(**{"curvature.eps": 0.0}, name="apollo-0")
+    found = sweep.sweep(
+        base, tasks.get("logistic-breast-cancer", dtype=torch.float64), {"lr": powers, "rectifier.sigma": powers}, steps=100
+    )
+    values = found.grid()
+    for k in range(-6, 7):
+        diagonal = np.diagonal(values, k)
+        assert np.ptp(diagonal) <= 1e-10 * diagonal.min()
+    across = sorted(float(np.diagonal(values, k)[0]) for k in range(-6, 7))
+    assert min(b / a for a, b in itertools.pairwise(across)) > 1.001
+
+
+def test_the_command(tmp_path, capsys):
+    command = ["sweep", "sgd", "--task", "quadratic", "--steps", "20", "--out", str(tmp_path)]
+    assert cli.main([*command, "--vary", "lr=1e-3:1e3:9:log"]) == 0
+    said = capsys.readouterr().out
+    assert "train_loss" in said
+    assert "sweep.png" in said
+    assert (tmp_path / "sweep.png").read_bytes()[:4] == b"\x89PNG"
+    frame = pl.read_parquet(tmp_path / "sweep.parquet")
+    assert frame.columns == ["lr", "seed", *sweep.MEASURES, "diverged"]
+    assert frame["diverged"].to_list()[0] == 0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["vary"]["lr"][0] == pytest.approx(1e-3)
+    assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "moment.momentum=0,0.5"]) == 0
+    assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "moment.momentm=0,0.5"]) == 2
+    assert "moment.momentum" in capsys.readouterr().err
+    assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "lr=0,0.5"]) == 2
+    assert cli.main([*command, "--vary", "moment.momentum=0,1.5"]) == 2
+    assert "[0, 1" in capsys.readouterr().err
