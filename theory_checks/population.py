@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
+from sandbox import ensemble
 from sandbox.recipe import Recipe
 from theory_checks import regret
 from theory_checks.record import observe
@@ -47,10 +47,8 @@ def replay(recipe: Recipe, g: np.ndarray, beta: np.ndarray, tick: Callable[[], N
     raise to stop.
     """
     N, T, _ = g.shape
-    betas, gradients = torch.as_tensor(np.array(beta)), torch.as_tensor(np.array(g))
-    batch = recipe.with_numbers({"moment.beta": betas})
-    leaves, spec = pytree.tree_flatten(batch)
-    axes = pytree.tree_unflatten([0 if isinstance(leaf, torch.Tensor) and leaf.ndim else None for leaf in leaves], spec)
+    gradients = torch.as_tensor(np.array(g))
+    batch, axes = ensemble.stacked(recipe, {"moment.beta": np.array(beta)})
     theta = torch.zeros(N, 2, dtype=torch.float64)
     state = torch.func.vmap(recipe.init_tensor)(theta)
     path, diagonal = [theta], []

@@ -9,7 +9,7 @@ order of batches, so a member is the run that it would be alone, to rounding.
 """
 
 from sandbox.ensemble.grid import Unbatchable
-from sandbox.ensemble.members import Config, Group, groups
+from sandbox.ensemble.members import Config, Group, groups, stacked
 from sandbox.ensemble.run import Ensemble, run
 
-__all__ = ["Config", "Ensemble", "Group", "Unbatchable", "groups", "run"]
+__all__ = ["Config", "Ensemble", "Group", "Unbatchable", "groups", "run", "stacked"]

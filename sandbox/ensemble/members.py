@@ -68,6 +68,16 @@ def groups(configs: Sequence[Config]) -> list[Group]:
     return made
 
 
+def stacked(recipe: Recipe, numbers: dict[str, Any]) -> tuple[Recipe, Recipe]:
+    """A recipe with batches (n,) in some numbers, by dotted name, and its `in_dims` for torch.func.vmap.
+
+    What needs more of each step than `run` keeps (a whole history, say) steps such a recipe itself.
+    """
+    batch = recipe.with_numbers({name: torch.as_tensor(values, dtype=torch.float64) for name, values in numbers.items()})
+    leaves, spec = pytree.tree_flatten(batch)
+    return batch, pytree.tree_unflatten([0 if isinstance(leaf, Tensor) and leaf.ndim else None for leaf in leaves], spec)
+
+
 def table(configs: Sequence[Config], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """A row a member: "member", "variant", every number that some configurations do not share, "lr" and "seed"."""
     numbers = [config.recipe.numbers() for config in configs]
