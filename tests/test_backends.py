@@ -5,6 +5,7 @@ so that each case takes both ways, arena and large tensors.  float32 compiled ru
 """
 
 import copy
+import re
 import subprocess
 import sys
 import textwrap
@@ -172,6 +173,38 @@ def test_one_structure_compiles_once():
             assert graphs() - before == 2
     assert len(compiled.compilations) - known == 2
     assert graphs() - before == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["apollo", "channel-secant", "global-secant"])
+def test_what_inductor_takes_for_granted_is_harmless(name, monkeypatch):
+    """Without its cache, it says: the count of numbers, and whether a sum is long enough for chunks; nothing else."""
+    monkeypatch.setattr(compiled, "_COMPILED", {})
+    with torch._inductor.utils.fresh_cache():
+        params = [torch.ones(50, 30), torch.ones(3)]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        sandbox.Optimizer(params, name, backend="compiled").step()
+    guards = [guard for kernel in compiled._COMPILED.values() for guard in kernel.guards]
+    assert any("4096" in guard for guard in guards)
+    assert all(re.fullmatch(r"Eq\(s\d+, \d+\)|s\d+ (<=|>) 4096", guard) for guard in guards), guards
+
+
+def test_long_channels_and_tensors_beside_short_ones():
+    """Sums on both sides of the size at which Inductor adds in chunks, float32 (1e-5: sums in another order)."""
+    shapes = [(3, 5000), (40, 7), (6000,), (30,), (9000, 2), (64, 20)]
+    for name in ("channel-secant", "apollo"):
+        paths = []
+        for backend in ("eager", "compiled"):
+            problem = Torchs(torch.float32, 0, shapes)
+            optimizer = sandbox.Optimizer(problem.params, name, lr=0.002, backend=backend)
+            for step in range(6):
+                optimizer.zero_grad()
+                problem.loss(step + 15, problem.params).backward()
+                optimizer.step()
+            paths.append([p.detach() for p in problem.params])
+        for a, b in zip(*paths, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["apollo", "channel-secant", "global-secant"])

@@ -37,8 +37,8 @@ class Kernel:
 
     Inductor gets the graph with the symbolic sizes of its trace, without Dynamo, whose checks cost more than a small step.
     What Inductor takes for granted about sizes is then checked by nobody: `guards` lists it (unless Inductor's cache knew the
-    graph).  A size compared with 4096 chooses how a sum is added up, and is harmless; that indices fit in 31 bits is seen to
-    here.  Dynamo compiles for longer tensors, and for a `mode`.
+    graph).  It compares a size with 4096, which decides whether a float32 sum is added up in chunks: right for every size.
+    It may count indices in 31 bits: Dynamo compiles for longer tensors, and for a `mode`.
     """
 
     def __init__(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> None:
