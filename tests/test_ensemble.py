@@ -12,6 +12,7 @@ from sandbox import ensemble, memory, probes, tasks
 from sandbox.blocks import Number, Rectifier, block, number
 from sandbox.schedules import InverseSquareRoot
 from sandbox.study import run as single
+from tests.outside_blocks import Halfway, MeanAbsolute, RawProbe
 
 SHAPES = {"a": (4, 3), "b": (5,), "c": (), "d": (2, 3, 2), "e": (3, 2, 2, 2), "f": (20, 4)}
 FACTORS = [1.0, 0.7, 0.5, 0.9, 0.8, 0.6, 0.95, 0.4]
@@ -95,6 +96,21 @@ def test_eight_members_of_every_variant_equal_eight_single_runs(name):
     for i, row in enumerate(found.members.iter_rows(named=True)):
         params, losses = alone(members[i // 2], row["lr"], row["seed"], 9)
         close(torch.tensor(found.loss[i]), torch.tensor(losses, dtype=torch.float64))
+        for n, p in params.items():
+            close(found.params[n][i], p)
+
+
+def test_blocks_from_outside_the_package():
+    base = variants.get("apollo")
+    recipes = [
+        base.replace(rectifier=Halfway(sigma=0.05)),
+        base.replace(curvature=MeanAbsolute(), rectifier=Halfway(sigma=0.5)),
+        base.replace(curvature=RawProbe(), rectifier=Halfway(sigma=0.5)),
+    ]
+    found = ensemble.run(recipes, TASK, lr=[0.01, 0.02], seeds=2, steps=6, probes=["direction_norm"])
+    assert not found.looped
+    for i, row in enumerate(found.members.iter_rows(named=True)):
+        params, _ = alone(recipes[i // 4], row["lr"], row["seed"], 6)
         for n, p in params.items():
             close(found.params[n][i], p)
 

@@ -294,9 +294,9 @@ class _Plan:
         for t in range(1, self.steps + 1):
             look = t in sampled or (before and t + 1 in sampled)
             value, ok, measured = chunk.step(t, look)
-            losses[t - 1], finite[t - 1] = value.reshape(-1).numpy(), ok.reshape(-1).numpy()
+            losses[t - 1], finite[t - 1] = value.reshape(-1).cpu().numpy(), ok.reshape(-1).cpu().numpy()
             if t in sampled:
-                probes.append({name: v.reshape(-1).numpy() for name, v in measured.items()})
+                probes.append({name: v.reshape(-1).cpu().numpy() for name, v in measured.items()})
             if t in stops:
                 evaluations.append(chunk.evaluate(t))
             advance(members)
@@ -325,9 +325,11 @@ class _Grid:
     """Seeds × configurations in lockstep: parameters and state with two first axes."""
 
     def __init__(self, plan: _Plan, group: Group, seeds: list[int], *, batched: bool = True) -> None:
-        self.plan, self.group, self.task, self.batched = plan, group, plan.task, batched
+        self.plan, self.task, self.batched = plan, plan.task, batched
         configs = len(group.configs)
         starts = grid.stack([plan.task.init(seed) for seed in seeds])
+        self.device = pytree.tree_leaves(starts)[0].device
+        self.group = group = dataclasses.replace(group, varied=[v.to(self.device) for v in group.varied])
         self.params = pytree.tree_map(lambda p: p[:, None].expand(-1, configs, *p.shape[1:]).clone(), starts)
         self.recipe = group.recipe([float(v[0]) for v in group.varied])
         one = pytree.tree_map(lambda p: p[0, 0], self.params)
@@ -342,7 +344,8 @@ class _Grid:
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         self.old: Any = ()
         moving = any(callable(c.lr) for c in group.configs)
-        self.plain = None if moving else torch.tensor([c.lr for c in group.configs], dtype=torch.float64)
+        rates = None if moving else torch.tensor([c.lr for c in group.configs], dtype=torch.float64)
+        self.plain = None if rates is None else rates.to(self.device)
         self._steps: dict[bool, Callable[..., Any]] = {}
 
     def batch(self) -> tuple[Any, Any]:
@@ -357,7 +360,8 @@ class _Grid:
 
     def _rates(self, t: int) -> Tensor:
         if self.plain is None:
-            return self.plan.factors[t - 1] * torch.tensor([c.rate(t) for c in self.group.configs], dtype=torch.float64)
+            rates = torch.tensor([c.rate(t) for c in self.group.configs], dtype=torch.float64, device=self.device)
+            return self.plan.factors[t - 1] * rates
         return self.plan.factors[t - 1] * self.plain
 
     def _function(self, look: bool) -> Callable[..., Any]:
@@ -404,7 +408,7 @@ class _Grid:
                 return (task.loss(params, full), task.score(params, full)) if score else (task.loss(params, full),)
 
             values = self._mapped(both, flat)
-            found |= {name: v.to(torch.float64).numpy() for name, v in zip(names, values, strict=True)}
+            found |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, values, strict=True)}
         return found | {"floor_occupancy": self._floors(t)}
 
     def _mapped(self, function: Callable[[Any], tuple[Tensor, ...]], flat: Any) -> tuple[Tensor, ...]:
@@ -434,7 +438,7 @@ class _Grid:
             found = vmap(vmap(share, in_dims=(0, 0, 0)), in_dims=(None, 0, 0))(*inputs)
         else:
             found = share([float(v[0]) for v in inputs[0]], *pytree.tree_map(lambda x: x[0, 0], inputs[1:]))[None]
-        return found.reshape(-1).numpy()
+        return found.reshape(-1).cpu().numpy()
 
 
 EVALUATED = 32  # members evaluated together: a whole split takes more room than a batch
