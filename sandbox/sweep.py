@@ -205,7 +205,7 @@ def _logarithmic(values: Sequence[float]) -> bool:
 def _curve(found: Sweep, axes: Any, measure: str) -> None:
     ((name, values),) = found.vary.items()
     middle = found.grid(measure)
-    finite = np.isfinite(middle)
+    finite = np.isfinite(middle) & (np.abs(middle) < 1e100)  # beyond, an axis overflows
     axes.plot(np.array(values)[finite], middle[finite], color="#0072B2", marker="o", markersize=3)
     for value in np.array(values)[~finite]:
         axes.axvline(value, color="0.8", linewidth=1, zorder=0)
@@ -223,7 +223,7 @@ def _map(found: Sweep, axes: Any, measure: str) -> None:
     from matplotlib.colors import LogNorm, Normalize
 
     (x_name, x), (y_name, y) = found.vary.items()
-    values = np.ma.masked_invalid(found.grid(measure).T)
+    values = np.ma.masked_invalid(np.where(np.abs(raw := found.grid(measure).T) < 1e100, raw, np.nan))
     shown = values.compressed()
     # what lies far above everything else would take all colours
     top = float(np.quantile(shown, 0.95)) if len(shown) else 1.0

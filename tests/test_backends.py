@@ -190,6 +190,42 @@ def test_what_inductor_takes_for_granted_is_harmless(name, monkeypatch):
     assert all(re.fullmatch(r"Eq\(s\d+, \d+\)|s\d+ (<=|>) 4096", guard) for guard in guards), guards
 
 
+def test_gradients_that_change_their_precision():
+    """bfloat16 parameters whose gradients are bfloat16, then float32 (`grad_dtype`), then bfloat16 again: as eager."""
+    paths = []
+    for backend in ("eager", "compiled"):
+        params = [torch.linspace(-1, 1, 600).reshape(30, 20).to(torch.bfloat16).requires_grad_() for _ in range(2)]
+        optimizer = sandbox.Optimizer(params, "apollo", lr=0.01, backend=backend)
+        for step in range(6):
+            dtype = torch.float32 if step in (2, 3) else torch.bfloat16
+            for p in params:
+                p.grad = None
+                p.grad_dtype = dtype
+                p.grad = (3 * p.detach().float() + 0.1 * step).to(dtype)
+            optimizer.step()
+        paths.append([p.detach().float() for p in params])
+    for a, b in zip(*paths, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0.01)  # a unit or two in the last place of bfloat16
+
+
+def test_a_recipe_that_is_exchanged():
+    """Another block of the same state in the group, after three steps; and numbers of its own."""
+    paths = []
+    for backend in ("eager", "compiled", "scripted"):
+        problem = Torchs(torch.float64)
+        optimizer = sandbox.Optimizer(problem.params, "apollo", lr=0.002, backend=backend)
+        for step in range(6):
+            if step == 3:
+                optimizer.param_groups[0]["recipe"] = variants.get("soft-absolute")
+            optimizer.zero_grad()
+            problem.loss(step + 15, problem.params).backward()
+            optimizer.step()
+        paths.append([p.detach() for p in problem.params])
+    for path in paths[1:]:
+        for a, b in zip(paths[0], path, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
 def test_long_channels_and_tensors_beside_short_ones():
     """Sums on both sides of the size at which Inductor adds in chunks, float32 (1e-5: sums in another order)."""
     shapes = [(3, 5000), (40, 7), (6000,), (30,), (9000, 2), (64, 20)]

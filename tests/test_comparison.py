@@ -442,7 +442,7 @@ def test_untuned_and_lost_tunings_are_said(tmp_path):
 def test_runs_made_together_are_the_runs_alone(tmp_path):
     """Vectorised or not: the same rates chosen, the same rows (float64; 1e-9: other kernels, 20 steps), divergence included."""
     wild = variants.get("sgd").replace(lr=1e4, name="wild")
-    decays = variants.get("apollow").replace(lr=500.0, name="decays")  # rates that its decay does not allow
+    decays = variants.get("apollow").replace(lr=5000.0, name="decays")  # rates that its decay does not allow
     names = ["apollo", "adahessian", wild, decays]
     task = tasks.get("logistic-breast-cancer", dtype=torch.float64)
     found = [compare(names, task, out=tmp_path / str(v), **{**SMALL, "vectorised": v}) for v in (True, False)]
@@ -499,3 +499,11 @@ def test_probes_of_a_comparison(tmp_path, vectorised):
     assert len(written) == len(seen)
     again = compare(["apollo", "sgd"], "quadratic", out=tmp_path, **options)
     assert len(again.probes) == len(seen)
+    # a run that diverges is seen as long as it lives
+    wild = variants.get("sgd").replace(lr=1e30, name="wild")
+    short = {**options, "every": 1, "rates": 1, "probes": ["direction_norm"]}
+    result = compare([wild], tasks.get("quadratic", dtype=torch.float64), out=tmp_path / "wild", **short)
+    assert result.summaries[0].diverged == 2
+    assert not result.probes["value"].is_nan().any()
+    steps = result.probes.group_by("seed").agg(pl.col("step").max())["step"]
+    assert all(2 <= step < 20 for step in steps)

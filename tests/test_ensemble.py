@@ -19,7 +19,7 @@ FACTORS = [1.0, 0.7, 0.5, 0.9, 0.8, 0.6, 0.95, 0.4]
 
 
 class Bowl(tasks.Task):
-    """Σ ½ h θ² + w (1 - cos θ) + ξᵀθ over six tensors, in float64."""
+    """Σ ½ h θ² + w (1 - cos θ) + ξᵀθ + .05 (Σθ)² over six tensors, in float64."""
 
     name, about, convex, metric, higher_is_better, steps = "bowl", "", False, "loss", False, 12
     dtype = torch.float64
@@ -44,7 +44,10 @@ class Bowl(tasks.Task):
         return {n: torch.zeros(s, dtype=torch.float64) for n, s in SHAPES.items()}
 
     def loss(self, params, batch):
-        return sum((0.5 * self.h[n] * p.square() + self.w[n] * (1 - p.cos()) + batch[n] * p).sum() for n, p in params.items())
+        return sum(
+            (0.5 * self.h[n] * p.square() + self.w[n] * (1 - p.cos()) + batch[n] * p).sum() + 0.05 * p.sum().square()
+            for n, p in params.items()
+        )
 
     score = loss
 
@@ -138,6 +141,21 @@ def test_a_member_that_diverges_disturbs_no_other():
     first = wild.diverged[2] - 1
     assert wild.finite[2, :first].all()
     assert not wild.finite[2, first]
+
+
+def test_a_gradient_that_is_not_finite_counts_where_the_loss_is():
+    found = ensemble.run("sgd", lambda p, batch: p.abs().sqrt().sum(), params=torch.zeros(2), lr=[0.1, 0.2], steps=2)
+    assert np.isfinite(found.loss[:, 0]).all()
+    assert found.diverged.tolist() == [1, 1]
+
+
+def test_numbers_in_the_first_state():
+    """Adagrad's first sum, different in each member."""
+    members = [variants.get("adagrad").replace(**{"curvature.start": start}) for start in (0.1, 0.5, 2.0)]
+    found = ensemble.run(members, TASK, lr=0.1, seeds=2, steps=4)
+    for i, row in enumerate(found.members.iter_rows(named=True)):
+        params, _ = alone(members[i // 2], 0.1, row["seed"], 4)
+        close(found.params["f"][i], params["f"])
 
 
 def test_chunks_change_nothing_and_keep_to_the_budget():

@@ -74,6 +74,9 @@ def test_what_a_view_holds_is_what_the_step_computes():
             assert torch.equal(v.B, after["curvature.B"].reshape(-1))
             assert torch.equal(v.D, after["curvature.B"].abs().clamp(min=0.01).reshape(-1))
             assert torch.equal(v.d, v.m / v.D)
+            place = [id(q) for q in problem.params].index(id(p))
+            if step:
+                assert torch.equal(v.d_old, seen[step][1 + place].d)
             assert torch.equal(v.estimate, v.B / 0.02)
     assert any(bool((v.B.abs() > 0.01).any()) for v in seen[5])  # not everything sits on the floor
 
@@ -126,6 +129,9 @@ def test_secant_residual_is_rounding_without_eps_and_not_with():
         values = [r["value"] for r in watch.rows]
         assert len(values) == 3 * (1 + len(SHAPES)) - 1  # at step 8 one tensor has no gradient
         assert max(values) <= most
+        for step in (4, 8, 12):  # over all tensors: the largest
+            each = [r["value"] for r in watch.rows if r["step"] == step and r["tensor"] != probes.EVERYTHING]
+            assert value(watch.rows, step, "secant_residual") == max(each)
     assert max(values) > 1e-3
 
 

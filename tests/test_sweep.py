@@ -94,6 +94,11 @@ def test_the_command(tmp_path, capsys):
     frame = pl.read_parquet(tmp_path / "sweep.parquet")
     assert frame.columns == ["lr", "seed", *sweep.MEASURES, "diverged"]
     assert frame["diverged"].to_list()[0] == 0
+    wild = sweep.sweep("sgd", "quadratic", {"lr": [0.01, 1e30]}, steps=20)
+    assert np.isfinite(wild.grid()[0])
+    assert np.isinf(wild.grid()[1])
+    assert np.isnan(wild.grid("validation_metric")[1])
+    assert wild.best()["lr"] == 0.01
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["vary"]["lr"][0] == pytest.approx(1e-3)
     assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "moment.momentum=0,0.5"]) == 0

@@ -133,8 +133,13 @@ def _look(i: int) -> dict[str, Any]:
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[i % len(STYLES)], "marker": MARKERS[i % len(MARKERS)]}
 
 
+def _shown(value: float) -> bool:
+    """Whether a picture can show it: finite, and not so large that an axis overflows."""
+    return math.isfinite(value) and abs(value) < 1e100
+
+
 def _log_where_positive(axes: Any, values: list[float]) -> None:
-    finite = [v for v in values if math.isfinite(v)]
+    finite = [v for v in values if _shown(v)]
     if finite and min(finite) > 0 and max(finite) / min(finite) > 5:
         axes.set_yscale("log")
 
@@ -146,17 +151,17 @@ def curves(result: Comparison, axes: Any) -> None:
         by_step = final.filter(pl.col("variant") == s.name).group_by("step").agg(pl.col("train_loss")).sort("step")
         losses = [np.asarray(v, dtype=float) for v in by_step["train_loss"]]
         middle, low, high = ([float(f(v)) for v in losses] for f in (np.median, np.min, np.max))
-        finite = [math.isfinite(v) for v in middle]
+        finite = [_shown(v) for v in middle]
         if not any(finite):
             continue
         steps = by_step["step"].to_list()
         x, y = ([v for v, ok in zip(row, finite, strict=True) if ok] for row in (steps, middle))
-        top = [h if math.isfinite(h) else m for h, m in zip(high, middle, strict=True)]
+        top = [h if _shown(h) else m for h, m in zip(high, middle, strict=True)]
         look = _look(i)
         ended = f", {s.diverged} diverged" if s.diverged else ""
         axes.plot(x, y, **look, markersize=4, label=f"{s.name} (lr {s.lr:.2g}{ended})")
         axes.fill_between(steps, low, top, color=look["color"], alpha=0.15, linewidth=0, where=finite)
-        shown += y + [v for v in low if math.isfinite(v)]
+        shown += y + [v for v in low if _shown(v)]
     _log_where_positive(axes, shown)
     axes.set_xlabel("step (updates)")
     axes.set_ylabel("loss on the training split")
@@ -171,13 +176,13 @@ def rates(result: Comparison, axes: Any) -> None:
     for i, (recipe, s) in enumerate(zip(result.plan.recipes, result.summaries, strict=True)):
         mean = tuning.filter(pl.col("variant") == s.name).group_by("lr").agg(pl.col("validation_loss").mean()).sort("lr")
         x = [lr / recipe.lr for lr in mean["lr"]]
-        y = [v if math.isfinite(v) else math.nan for v in mean["validation_loss"]]
-        if not any(math.isfinite(v) for v in y):
+        y = [v if _shown(v) else math.nan for v in mean["validation_loss"]]
+        if not any(_shown(v) for v in y):
             continue
         axes.plot(x, y, **_look(i), markersize=6, markerfacecolor="white", label=f"{s.name} (default {recipe.lr:g})")
         best = [(a, b) for a, b, lr in zip(x, y, mean["lr"], strict=True) if lr == s.lr]
         axes.plot(*zip(*best, strict=True), color=_look(i)["color"], marker=_look(i)["marker"], linestyle="", markersize=8)
-        shown += [v for v in y if math.isfinite(v)]
+        shown += [v for v in y if _shown(v)]
     if shown:
         axes.set_xscale("log")
         _log_where_positive(axes, shown)

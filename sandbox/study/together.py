@@ -79,11 +79,11 @@ def _rows(
 
 
 def _measured(found: ensemble.Ensemble, i: int) -> list[dict[str, Any]]:
-    """What probes saw of a member, in the form of `Watch.rows`; nothing after its last finite step."""
+    """What probes saw of a member, in the form of `Watch.rows`; nothing from its first that was not finite on."""
     last = found.diverged[i] or math.inf
     return [
         {"step": step, "tensor": EVERYTHING, "probe": name, "value": float(column[i, k])}
         for k, step in enumerate(found.probed)
         for name, column in found.probes.items()
-        if step < last and not math.isnan(column[i, k])
+        if step < last
     ]
