@@ -184,6 +184,8 @@ def _cloud(ax: Any, one: Inspected, tensor: str) -> None:
             ax.scatter(x[mask & drawn], y[mask & drawn], s=7, alpha=0.6, label=label, rasterized=True, **look)
     ax.set_xscale("log")
     ax.set_yscale("log")
+    ax.xaxis.set_minor_formatter("")
+    ax.yaxis.set_minor_formatter("")
     if drawn.any():
         low, high = _decades(x[drawn])
         ax.plot([low, high], [low, high], color="black", linewidth=0.8, label="equal")
