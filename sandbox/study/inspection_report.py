@@ -67,7 +67,7 @@ def notes(result: Inspection) -> list[str]:
     at = ", ".join(str(step) for step in sample_steps(result.steps, result.samples))
     said = [
         f"{result.task.name}, {result.steps} steps at a constant rate, seed {result.seed}.  Truth: diag H of the loss on "
-        f"{rows}, {how}, at θ before step {at}; the estimates are made from minibatches.",
+        f"{rows}, {how}, at θ before step {at}{'; the estimates are made from minibatches' if result.rows > 1 else ''}.",
         "r, rank r: correlation (Pearson, Spearman) of |estimate| and |truth| over all parameters, and relative error "
         "‖|estimate| - |truth|‖/‖truth‖, at the last sample.  On floor: share of coordinates with D at the rectifier's floor; "
         "D/η shrinks: share where D/η is less than one step before (Theorem 2's repair needs 0); both are means over the run.",
@@ -181,7 +181,7 @@ def _cloud(ax: Any, one: Inspected, tensor: str) -> None:
     name = "no floor" if pair.floor is None else "above the floor"
     for mask, look, label in ((floor, FLOOR, "on the floor"), (~floor, ABOVE if pair.floor is not None else FREE, name)):
         if (mask & drawn).any():
-            ax.scatter(x[mask & drawn], y[mask & drawn], s=7, alpha=0.6, label=label, rasterized=True, **look)
+            ax.scatter(x[mask & drawn], y[mask & drawn], s=6, label=label, rasterized=True, **look)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.xaxis.set_minor_formatter("")
