@@ -80,7 +80,7 @@ class Inspected:
         return None if rows.is_empty() else float(rows["value"].to_numpy().mean())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Inspection:
     """The outcome; `result["apollo"]` is one recipe's.  folder: where the files are, or None."""
 
@@ -129,6 +129,8 @@ class Inspection:
         from sandbox.study import inspection_report
 
         return inspection_report.text(self)
+
+    __repr__ = __str__
 
     def _repr_markdown_(self) -> str:
         from sandbox.study import inspection_report
