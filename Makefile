@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NBMAKE := $(BIN)/python -m pytest --nbmake --nbmake-kernel=python3 --nbmake-timeout=300
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all bench bench-gpu lint help clean
+.PHONY: demo test test-all notebooks bench bench-gpu lint help clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,12 +23,18 @@ demo: $(STAMP)  ## compare Apollo, ablations and peers on real data, then check 
 	$(BIN)/apollo-sandbox compare apollo scale-invariant hessian-ema adamw sgd --task digits-mlp --out results/demo
 	$(BIN)/apollo-sandbox check counterexamples
 
-test: $(STAMP) lint  ## all tests but the long ones
+test: $(STAMP) lint  ## all tests but the long ones, and the notebooks from top to bottom
 	$(BIN)/python -m pytest -m "not slow"
+	$(NBMAKE) notebooks
 
 test-all: $(STAMP) lint  ## the long ones too
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[theory]'
 	$(BIN)/python -m pytest
+	$(NBMAKE) notebooks
+
+notebooks: $(STAMP)  ## run the notebooks and keep their outputs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[notebooks]'
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
 
 bench: $(STAMP)  ## speed and memory on the CPU, against torch and published peers; the table is kept in tests/benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'

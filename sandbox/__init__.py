@@ -19,6 +19,7 @@ _HOMES = {
     "ablate": "sandbox.ablation",
     "Optimizer": "sandbox.optimizer",
     "compare": "sandbox.comparison",
+    "inspect": "sandbox.inspection",
 }
 _MODULES = (
     *("ablation", "blocks", "curvature", "ensemble", "hessian", "kernel"),
@@ -28,10 +29,11 @@ _MODULES = (
 if TYPE_CHECKING:
     from sandbox.ablation import ablate
     from sandbox.comparison import compare
+    from sandbox.inspection import inspect
     from sandbox.optimizer import Optimizer
     from sandbox.recipe import Recipe
 
-__all__ = ["Optimizer", "Recipe", "ablate", "compare"]
+__all__ = ["Optimizer", "Recipe", "ablate", "compare", "inspect"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ def run(*arguments, **options):
     return subprocess.run([sys.executable, "-m", "sandbox", *arguments], capture_output=True, text=True, timeout=300, **options)
 
 
-@pytest.mark.parametrize("command", [[], ["compare"], ["variants"], ["show"], ["tasks"], ["check"]])
+@pytest.mark.parametrize("command", [[], ["compare"], ["variants"], ["show"], ["tasks"], ["check"], ["curvature"]])
 def test_help_teaches_without_loading_torch(command):
     code = f"import sys; sys.argv = ['apollo-sandbox', *{command!r}, '--help']\nfrom sandbox import cli\ntry: cli.main()\n"
     code += "except SystemExit: pass\nassert not {'torch', 'numpy', 'polars'} & set(sys.modules), 'heavy'"
@@ -56,6 +56,9 @@ def test_show(capsys):
         (["compare"], "name at least one variant"),
         (["compare", "apollo", "--task", "digits"], "unknown task 'digits'"),
         (["compare", "apollo", "--seeds", "1"], "seeds must be at least 2, got 1"),
+        (["curvature"], "name at least one variant"),
+        (["curvature", "apollo", "--method", "exat"], "did you mean 'exact'"),
+        (["curvature", "apolo"], "did you mean 'apollo'?"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(arguments, says, capsys):
@@ -137,3 +140,13 @@ def test_check_all(tmp_path, capsys):
     assert "coupling of apollow on ridge-diabetes, c = 4, ε and γ as stated" in out
     assert "scale invariance of scale-invariant" in out
     assert len(list(tmp_path.glob("*.json"))) == 6
+
+
+def test_curvature(tmp_path, capsys):
+    small = ["--task", "logistic-breast-cancer", "--steps", "6", "--samples", "2", "--out", str(tmp_path)]
+    assert cli.main(["curvature", "apollo", "adahessian", "sgd", *small]) == 0
+    out = capsys.readouterr()
+    for said in ("B/η", "√B", "No estimate of the Hessian in sgd", "all 341 rows of the training split, exact", "Written to"):
+        assert said in out.out
+    assert "6 of 6 samples" in out.err
+    assert (tmp_path / "scatter.png").read_bytes()[:4] == b"\x89PNG"

@@ -300,6 +300,7 @@ class Curvature(Block):
     """Estimates a diagonal B from what the step has seen."""
 
     slots: ClassVar[tuple[str, ...]] = ("curvature",)
+    estimates = ""  # what `estimate` gives, in terms of B; "" where it gives nothing
 
     def hessian(self, z: Tensor, Hz: Tensor) -> Tensor:
         """What a second-order block takes from one Hessian-vector product, in the parameter's own shape."""

@@ -65,6 +65,11 @@ class WeakSecant(Curvature):
         # B ← B - (1-δ) α d²
         return {"B": B - x.scope.spread((1 - self.damping) * alpha) * d * d}
 
+    @property
+    def estimates(self) -> str:
+        """How B estimates H."""
+        return "B/η" if self.stepsize_correction else "B"
+
     def estimate(self, B: Tensor, x: Flow) -> Tensor:
         """B/η with the rate that made the last displacement; B itself without the stepsize correction."""
         return B / x.lr_old if self.stepsize_correction else B
@@ -224,6 +229,7 @@ class Hutchinson(Curvature):
     recalls = False
     state = {"v": PARAMETER}
     text = "h = z ⊙ Hz;  v = β v + (1-β) h²;  B = v/(1-βᵗ)"
+    estimates = "√B"
     latex = r"h_t = z \odot H z,\quad v_t = \beta v_{t-1} + (1-\beta) h_t^2,\quad B_t = v_t/(1-\beta^t)"
 
     def hessian(self, z: Tensor, Hz: Tensor) -> Tensor:
