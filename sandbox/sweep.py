@@ -22,6 +22,7 @@ import polars as pl
 from sandbox import ensemble, lookup, suggest, tasks
 from sandbox.recipe import Recipe
 from sandbox.study import identity
+from sandbox.study.run import one_thread
 from sandbox.study.store import atomically, locked, write_manifest
 
 BLOCK = 1024  # members between two writes to disk
@@ -142,10 +143,11 @@ def sweep(
             if progress:
                 progress(before + now, total * steps)
 
-        found = ensemble.run(
-            recipes, made, seeds=seeds, steps=steps, warmup=warmup, schedule=schedule, evaluations=1,
-            compiled=compiled, memory=memory, progress=advance,
-        )  # fmt: skip
+        with one_thread():
+            found = ensemble.run(
+                recipes, made, seeds=seeds, steps=steps, warmup=warmup, schedule=schedule, evaluations=1,
+                compiled=compiled, memory=memory, progress=advance,
+            )  # fmt: skip
         columns = {name: np.repeat([c[name] for c in some], seeds) for name in numbers}
         last = {name: found.evaluations[name][:, -1] for name in MEASURES}
         frames.append(pl.DataFrame({**columns, "seed": found.members["seed"], **last, "diverged": found.diverged}))

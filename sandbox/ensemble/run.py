@@ -99,6 +99,7 @@ def run(
         together, without `truth`.
     compiled: compile the step of each group (worth it from some hundred member steps on).
     memory: bytes that the members which run together may take, measured on a few of them.
+    Threads are torch's own; for small models one is as fast as many, and never waits for a busy core.
     A member that diverges goes on in NaN and disturbs no other.  A recipe that vmap refuses runs member by member, with a
     warning that says why.  Raises ValueError for what cannot be, and where `memory` is too small for one member.
     """
