@@ -230,9 +230,10 @@ def inspect(
 
         sampled(0)
         keep = _Keep()
-        watches = Watch(OFTEN, every=max(1, steps // 50)), Watch([*SELDOM, *probes, keep], truth=truth)
+        stops = set(sample_steps(steps, samples))
+        watches = Watch(OFTEN, every=max(1, steps // 50)), Watch([*SELDOM, *probes, keep], at=stops, truth=truth)
         with one_thread():
-            one = _train(made, recipe, steps, samples, lr, seed, backend, watches, keep, sampled)
+            one = _train(made, recipe, steps, stops, lr, seed, backend, watches, keep, sampled)
         inspected.append(one)
         done += samples
         interrupted = one.ended == INTERRUPTED
@@ -273,7 +274,7 @@ def _train(
     task: tasks.Task,
     recipe: Recipe,
     steps: int,
-    samples: int,
+    stops: set[int],
     lr: float | None,
     seed: int,
     backend: str,
@@ -284,7 +285,8 @@ def _train(
     params = {name: p.clone().requires_grad_() for name, p in task.init(seed).items()}
     optimizer = Optimizer(params.items(), recipe, lr=lr, backend=backend, seed=seed)
     batches, (often, seldom) = task.batches(seed), watches
-    stops, ended, step, taken = set(sample_steps(steps, samples)), None, 0, 0
+    ended, step, taken = None, 0, 0
+    optimizer.watch = _Several(often, seldom)
     try:
         for step in range(1, steps + 1):
             batch = next(batches)
@@ -296,8 +298,6 @@ def _train(
                     loss.backward()
                 return loss
 
-            optimizer.watch = _Several(often, seldom) if step in stops else often
-            seldom.steps = step - 1  # it counts the steps that it is shown
             optimizer.step(closure)
             if step in stops:
                 taken += 1

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import optimize
 
 from theory_checks import population, standstill
+from theory_checks.evolution import differential
 from theory_checks.hunt import Candidate, Hunt
 
 SMALL_BETA = 1e-9  # the theorem asks for β_t > 0
@@ -110,19 +111,7 @@ def evolve(hunt: Hunt, members: int = 96, generations: int = 120) -> None:
             Ts = np.unique(np.geomspace(min(least, longest), longest, 12).astype(int))
             start = hunt.rng.uniform(low, high, (members, len(low)))
             start[: len(known), : 2 + 2 * P] = known
-            found = optimize.differential_evolution(
-                value,
-                list(zip(low, high, strict=True)),
-                args=(Ts,),
-                init=start,
-                vectorized=True,
-                updating="deferred",
-                maxiter=generations,
-                mutation=(0.3, 0.9),
-                tol=0,
-                polish=False,
-                rng=hunt.rng,
-            )
+            found = differential(value, low, high, start, generations, hunt.rng, args=(Ts,))
             T = Ts[[run_genes(hunt, found.x[None], Ts)[0].argmax()]]
             optimize.minimize(
                 lambda x, T=T: float(value(x[:, None], T)[0]), found.x, method="Nelder-Mead", options={"maxfev": 300}

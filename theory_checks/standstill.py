@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from theory_checks import counterexamples
+from theory_checks.evolution import differential
 
 CLOSED = 1e-12  # Σ of squared residuals of a closed cycle
 STABLE = 0.95  # the largest spectral radius of a cycle that attracts: rounding must not drive the run off it
@@ -195,18 +195,8 @@ def evolve(
     P = (genes.shape[1] - 2) // 2
     low = np.array([-8.0, -8.0] + P * [-math.pi] + P * [0.0])
     high = np.array([8.0, 8.0] + P * [3 * math.pi] + P * [1.0])
-    found = optimize.differential_evolution(
-        lambda x: fitness(cycles(x.T, tick)),
-        list(zip(low, high, strict=True)),
-        init=around(rng, genes, members).clip(low, high),
-        vectorized=True,
-        updating="deferred",
-        maxiter=generations,
-        mutation=(0.3, 0.9),
-        tol=0,
-        polish=False,
-        rng=rng,
-    )
+    start = around(rng, genes, members).clip(low, high)
+    found = differential(lambda x: fitness(cycles(x.T, tick)), low, high, start, generations, rng)
     return ranked([cycles(found.population, tick, steps=25)])
 
 

@@ -97,7 +97,7 @@ def run(
         order of batches, the same for every recipe and rate, as a single run has.
     warmup, schedule, evaluations: as for `sandbox.compare`.  probes, every: as for `sandbox.probes.Watch`, for all tensors
         together, without `truth`.
-    compiled: compile the step of each group (worth it from some hundred member steps on).
+    compiled: compile the step of each group: pays from some hundred thousand member steps on.
     memory: bytes that the members which run together may take, measured on a few of them.
     Threads are torch's own; for small models one is as fast as many, and never waits for a busy core.
     A member that diverges goes on in NaN and disturbs no other.  A recipe that vmap refuses runs member by member, with a

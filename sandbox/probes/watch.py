@@ -7,7 +7,7 @@ what came out to the probes; the backend's own step knows nothing of it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,7 +55,7 @@ class Watch:
     """Measures every `every`-th step:  `optimizer.watch = Watch(["floor_occupancy"], every=10)`.
 
     probes: names of `sandbox.probes.ALL` or functions of a `View`; default all.
-    every: k ≥ 1; steps k, 2k, … are sampled.
+    every: k ≥ 1; steps k, 2k, … are sampled.  at: these steps, counted from 1, in their place.
     truth: {name: parameter} -> {name: Hessian diagonal}, called at θ before a sampled step (see `sandbox.curvature`); without
         it probes that need a truth say nothing.
     tensors: also a row for each tensor, and not only for all of them together.
@@ -67,12 +67,14 @@ class Watch:
         probes: Iterable[str | Probe] = tuple(measures.ALL),
         *,
         every: int = 1,
+        at: Collection[int] | None = None,
         truth: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
         tensors: bool = True,
     ) -> None:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"every must be a whole number of at least 1, got {every!r}")
         self.probes, self.every, self.truth, self.tensors = find(probes), every, truth, tensors
+        self.at = at
         self.steps = 0
         self.rows: list[dict[str, Any]] = []
         self._before: dict[str, tuple[Tensor, Any]] = {}  # D and η of the step before, by tensor
@@ -82,8 +84,8 @@ class Watch:
     def look(self, planned: Sequence[tuple[list[str], Cohort, Step]]) -> None:
         """Called by the optimizer before each step, with what the step will take; names of each cohort's tensors first."""
         self.steps += 1
-        sampled = self.steps % self.every == 0
-        if not sampled and not (self._needs_before and (self.steps + 1) % self.every == 0):
+        sampled = self._samples(self.steps)
+        if not sampled and not (self._needs_before and self._samples(self.steps + 1)):
             return
         seen: dict[str, View] = {}
         for names, cohort, step in planned:
@@ -93,6 +95,9 @@ class Watch:
             self._measure({name: self._complete(name, v) for name, v in seen.items()}, params)
         if self._needs_before:
             self._before = {name: (v.D, v.lr) for name, v in seen.items()}
+
+    def _samples(self, step: int) -> bool:
+        return step % self.every == 0 if self.at is None else step in self.at
 
     def _complete(self, name: str, v: View) -> View:
         D_old, lr = self._before.get(name, (None, None))

@@ -158,12 +158,19 @@ def evenly(steps: int, evaluations: int) -> list[int]:
 
 def _row(task: Task, params: Any, optimizer: Optimizer, step: int) -> dict[str, Any]:
     (train_loss, _), (loss, metric) = task.evaluate(params, "train"), task.evaluate(params, "validation")
+    return row(step, train_loss, loss, metric, probes.floor_occupancy(optimizer))
+
+
+def row(
+    step: int, train_loss: float, validation_loss: float, validation_metric: float, floor_occupancy: float | None
+) -> dict[str, Any]:
+    """An evaluation; a loss that is no number counts as infinite."""
     return {
         "step": step,
         "train_loss": train_loss if math.isfinite(train_loss) else math.inf,
-        "validation_loss": loss if math.isfinite(loss) else math.inf,
-        "validation_metric": metric,
-        "floor_occupancy": probes.floor_occupancy(optimizer),
+        "validation_loss": validation_loss if math.isfinite(validation_loss) else math.inf,
+        "validation_metric": validation_metric,
+        "floor_occupancy": floor_occupancy,
         "test_loss": None,
         "test_metric": None,
     }
@@ -171,8 +178,7 @@ def _row(task: Task, params: Any, optimizer: Optimizer, step: int) -> dict[str, 
 
 def _lost(step: int) -> dict[str, Any]:
     """The row of an evaluation that a diverged run did not live to see."""
-    lost: dict[str, Any] = {"step": step, "train_loss": math.inf, "validation_loss": math.inf, "validation_metric": math.nan}
-    return {**lost, "floor_occupancy": None, "test_loss": None, "test_metric": None}
+    return row(step, math.inf, math.inf, math.nan, None)
 
 
 def scheduler(optimizer: Optimizer, steps: int, warm: int, schedule: str) -> LRScheduler | None:

@@ -25,9 +25,7 @@ def train(
         found = []
         for each in settings:
             watch = Watch(probes, every=every, tensors=False) if probes else None
-            # no third argument without probes: the plain call
-            rows = run.train(task, recipe, each, watch) if watch else run.train(task, recipe, each)
-            found.append((rows, watch.rows if watch else []))
+            found.append((run.train(task, recipe, each, watch), watch.rows if watch else []))
         return found
     by_place: dict[int, Found] = {}
     with run.one_thread():
@@ -70,10 +68,8 @@ def _rows(
         if step and ((lost and step >= lost) or not math.isfinite(values["train_loss"])):
             diverged = True
             break
-        losses = {name: v if math.isfinite(v) else math.inf for name, v in values.items() if name.endswith("loss")}
-        floor = values["floor_occupancy"]
-        kept = {**values, **losses, "floor_occupancy": None if math.isnan(floor) else floor}
-        rows.append({"step": step, **kept, "test_loss": None, "test_metric": None})
+        floor = values.pop("floor_occupancy")
+        rows.append(run.row(step, **values, floor_occupancy=None if math.isnan(floor) else floor))
     params = {name: p[i] for name, p in found.params.items()}
     return run.finished(rows, settings, diverged, seconds, lambda: task.evaluate(params, "test"))
 
