@@ -7,7 +7,7 @@ A leaf is whatever the reductions `tensor` and `scope` know how to sum: one tens
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +137,16 @@ def advance(
         x.after = new
         look(x)
     return new, x.theta_new
+
+
+def apart(old: Sequence[Tensor], new: Sequence[Tensor], copy: Callable[[Tensor], Tensor] = torch.clone) -> list[Tensor]:
+    """`new`, ready to be written over `old` one after another: what is another old tensor (a block may hand one state on to
+    the next, or keep θ) is copied first, lest it change before it is read."""
+
+    def is_another(value: Tensor, place: int) -> bool:
+        return any(i != place and torch._C._is_alias_of(value, other) for i, other in enumerate(old))  # type: ignore[attr-defined]
+
+    return [copy(value) if is_another(value, place) else value for place, value in enumerate(new)]
 
 
 def own(path: str, block: Block, state: State) -> dict[str, Tensor]:

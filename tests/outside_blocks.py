@@ -29,6 +29,22 @@ class MeanAbsolute(Curvature):
 
 
 @block
+class Remembering(Curvature):
+    """B = |g_t - g_{t-2}| + |θ_{t-1} - θ_{t-2}|: states handed on to the next as they are."""
+
+    state = dict.fromkeys(("g1", "g2", "g3", "before", "earlier"), PARAMETER)
+
+    def update(self, x, *, g1, g2, g3, before, earlier):
+        return {"g1": x.g, "g2": g1, "g3": g2, "before": x.theta, "earlier": before}
+
+    def read(self, value, *, g1, g2, g3, before, earlier):
+        # B = |g_t - g_{t-2}| + |θ_{t-1} - θ_{t-2}|, in place
+        B = (g1 - g3).abs()
+        B += (before - earlier).abs()
+        return B
+
+
+@block
 class RawProbe(Curvature):
     """B = z ⊙ Hz, kept as it is."""
 

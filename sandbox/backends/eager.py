@@ -30,7 +30,7 @@ class Eager:
             rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
             after = recipe.leaf_update(prepared[key], rows, step.norm)
             for i, (state, theta) in zip(members, after, strict=True):
-                cohort.params[i].copy_(theta)
-                for name, value in state.items():
-                    cohort.states[i][name].copy_(value)
+                old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
+                for tensor, value in zip(old, kernel.apart(old, [theta, *state.values()]), strict=True):
+                    tensor.copy_(value)
         cohort.advance(step.lr)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._inductor.decomposition import select_decomp_table
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -57,10 +58,11 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
 
     numbers: (n,), the leaves of `numbers_of`.  rows: owner, lengths and valid of tensors, then of scopes, for an arena.
     norm and hessian: where the recipe needs them.
+    opaque: for Inductor, which wants operators that it knows, and nothing written in place but inputs.
     """
     names = list(recipe.state_kinds())
 
-    def step(numbers: Tensor, *rest: Tensor) -> None:
+    def step(numbers: Tensor, *rest: Tensor) -> list[Tensor]:
         rows, inputs = (rest[:6], list(rest[6:])) if signature.kind == "arena" else ((), list(rest))
         theta, g = inputs.pop(0), inputs.pop(0)
         norm = inputs.pop(0).view(()) if recipe.needs_norm else None
@@ -73,14 +75,30 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
         state = dict(zip(names, inputs, strict=True))
         wide = theta.to(signature.dtype), g.to(signature.dtype)
         new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, hessian)
-        for name, old in state.items():
-            old.copy_(new[name])
-        theta.copy_(after)
+        # Inductor takes a clone for nothing, even of what is written afterwards; an operator of ours it must leave
+        copy = torch.ops.apollo_sandbox.hold if opaque else torch.clone
+        return kernel.apart([*inputs, theta], [*(new[name] for name in names), after.to(signature.theta)], copy)
 
-    traced = make_fx(step, tracing_mode="symbolic")(*example(recipe, signature, scale))
-    next(n for n in traced.graph.nodes if n.op == "output").args = ((),)  # a tuple of outputs, none, as Inductor wants it
-    traced.recompile()
+    inputs = example(recipe, signature, scale)
+    if opaque:
+        traced = make_fx(torch.func.functionalize(step), select_decomp_table(), tracing_mode="symbolic")(*inputs)
+    else:
+        traced = make_fx(step, tracing_mode="symbolic")(*inputs)
+    _write_back(traced, 6 if signature.kind == "arena" else 0, len(names))
     return traced
+
+
+def _write_back(traced: GraphModule, rows: int, states: int) -> None:
+    """Makes a graph that returns new states and θ write them over the old ones; θ last."""
+    inputs = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    output = next(n for n in traced.graph.nodes if n.op == "output")
+    with traced.graph.inserting_before(output):
+        for old, new in zip([*inputs[len(inputs) - states :], inputs[1 + rows]], output.args[0], strict=True):
+            if new is not old:
+                traced.graph.call_function(torch.ops.aten.copy_.default, (old, new))
+    output.args = ((),)  # a tuple of outputs, none, as Inductor wants it
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
 
 
 def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor]:
