@@ -13,16 +13,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 
 from sandbox import scope
 from sandbox.backends import Cohort, Step, graph, layout, totals
 from sandbox.blocks import PARAMETER, SCOPE
 from sandbox.recipe import Recipe, state_dtype
+
+Run = Callable[[list[Tensor]], Any]
 
 # From this size on, a call of its own costs less than copying gradient and step (a GPU copies faster and waits longer).
 LARGE = {"cpu": 2**17, "cuda": 2**22}
@@ -35,7 +39,8 @@ compilations: list[graph.Signature] = []
 class Kernel:
     """The compiled graph of one signature.
 
-    Inductor gets the graph with the symbolic sizes of its trace, without Dynamo, whose checks cost more than a small step.
+    Inductor gets the graph with the symbolic sizes of its trace, without Dynamo, whose checks cost more than a small step, and
+    without AOTAutograd, whose wrappers cost 20 µs a call where the step comes after a backward pass: there is no gradient.
     What Inductor takes for granted about sizes is then checked by nobody: `guards` lists it (unless Inductor's cache knew the
     graph).  It compares a size with 4096, which decides whether a float32 sum is added up in chunks: right for every size.
     It may count indices in 31 bits: Dynamo compiles for longer tensors, and for a `mode`.
@@ -44,15 +49,15 @@ class Kernel:
     def __init__(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> None:
         self.recipe, self.signature, self.step_only, self.mode = recipe, signature, step_only, mode
         self._dynamo: Callable[..., None] | None = None
-        self._direct: Callable[..., Any] | None = None
+        self._direct: Run | None = None
         self.guards: list[str] = []
         traced = self._trace()
         if mode is None:
             sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
-            context = torch._guards.TracingContext(sizes[0].fake_mode)
-            with torch._guards.tracing(context), _settings():
-                self._direct = torch._inductor.standalone_compile(traced, sizes, dynamic_shapes="from_tracing_context")
-            self.guards = [str(guard.expr) for guard in sizes[0].fake_mode.shape_env.guards]
+            fake = sizes[0].fake_mode
+            with torch._guards.tracing(torch._guards.TracingContext(fake)), V.set_fake_mode(fake), _settings():
+                self._direct = compile_fx_inner(traced, sizes, is_inference=True)
+            self.guards = [str(guard.expr) for guard in fake.shape_env.guards]
 
     def _trace(self) -> GraphModule:
         """The graph; sets `steps_only`, whether it writes the step instead of θ (where asked for and possible)."""
@@ -60,9 +65,12 @@ class Kernel:
         self.steps_only = self.step_only and graph.write_step_only(traced)
         return traced
 
-    def run_for(self, theta: Tensor) -> Callable[..., Any]:
-        """What makes a step on a leaf as long as theta."""
-        return self._direct if self._direct and theta.numel() < 2**31 else self._through_dynamo()
+    def run_for(self, theta: Tensor) -> Run:
+        """What makes a step on a leaf as long as theta; it takes the graph's inputs as a list, and empties the list."""
+        if self._direct and theta.numel() < 2**31:
+            return self._direct
+        through = self._through_dynamo()
+        return lambda inputs: through(*inputs)
 
     def _through_dynamo(self) -> Callable[..., None]:
         if self._dynamo is None:
@@ -109,14 +117,35 @@ def _mark_dynamic(tensor: Tensor, signature: graph.Signature) -> None:
 
 @dataclasses.dataclass
 class Large:
-    """One tensor that goes its own way."""
+    """One tensor that goes its own way.  Views are made once and kept: in a step each would cost a microsecond or two."""
 
     index: int
     kind: str
-    theta: tuple[torch.dtype, torch.device]
+    p: Tensor
     grad: torch.dtype
     states: list[Tensor]  # in the layout `kind`, views of the optimizer's
-    run: Callable[..., Any]
+    numbers: Tensor
+    norm: list[Tensor]
+    run: Run
+
+    def __post_init__(self) -> None:
+        self.theta_as = self.p.dtype, self.p.device
+        self.look()
+
+    def look(self) -> None:
+        """Takes θ where it is now."""
+        self.address, self.theta = self.p.data_ptr(), layout.flatten(self.kind, self.p.detach())
+
+    def fits(self, g: Tensor) -> bool:
+        """Whether parameter and gradient are still what the graph was made for."""
+        return (self.p.dtype, self.p.device) == self.theta_as and g.dtype == self.grad and self.p.is_contiguous()
+
+    def step(self, g: Tensor, h: Tensor | None) -> None:
+        """Makes the step whose numbers were loaded."""
+        if self.p.data_ptr() != self.address:
+            self.look()
+        extra = [] if h is None else [layout.flatten(self.kind, h.contiguous())]
+        self.run([self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states])
 
 
 @dataclasses.dataclass
@@ -133,7 +162,9 @@ class Small:
     hessian: Tensor | None
     hessian_views: list[Tensor]
     states: list[Tensor]
-    run: Callable[..., Any]
+    numbers: Tensor
+    norm: list[Tensor]
+    run: Run
     steps_only: bool
     params: list[Tensor]
 
@@ -149,11 +180,11 @@ class Compiled:
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """Copies the gradients of small tensors into their arenas, whose sums are then one number for all of them."""
         now = step.recipe, cohort.steps + 1, step.lr, cohort.lr_old
-        if cohort.plan is not None and cohort.plan.fits(cohort, step):
+        if cohort.plan is not None and cohort.plan.fits(step):
             values = graph.values_of(*now)
         else:
             values, structure = graph.numbers_of(*now, evaluated=True)
-            if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(cohort, step):
+            if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
                 cohort.plan = Plan(cohort, step, structure, self)
             cohort.plan.recipe = step.recipe
         return cohort.plan.load(step, values, check=check)
@@ -170,8 +201,9 @@ class Plan:
         self.recipe, self.structure, self.flat, self.mode = step.recipe, structure, backend.flat, backend.mode
         kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
         length = structure.num_leaves
+        # filled and never replaced: graphs and their calls keep them
         self.numbers = {(dtype, device): torch.zeros(length, dtype=dtype, device=device) for dtype, device in kinds}
-        self.norms: dict[Any, Tensor] = {}
+        self.norms = {key: [torch.zeros(1, dtype=key[0], device=key[1])] * self.recipe.needs_norm for key in kinds}
         self.large: list[Large] = []
         small: dict[Any, list[int]] = {}
         for i, (p, g) in enumerate(zip(cohort.params, step.grads, strict=True)):
@@ -184,17 +216,13 @@ class Plan:
         self.small = [self._arena(cohort, indices, *key) for key, indices in small.items()]
         self._share_counts(cohort)
 
-    def fits(self, cohort: Cohort, step: Step) -> bool:
+    def fits(self, step: Step) -> bool:
         """Whether nothing has changed but rates."""
-        return self.recipe is step.recipe and self.describes(cohort, step)
+        return self.recipe is step.recipe and self.describes(step)
 
-    def describes(self, cohort: Cohort, step: Step) -> bool:
+    def describes(self, step: Step) -> bool:
         """Whether the plan still describes the large tensors; a model may have been cast since (an arena does not mind)."""
-        for large in self.large:
-            p, g = cohort.params[large.index], step.grads[large.index]
-            if large.theta != (p.dtype, p.device) or large.grad != g.dtype or not p.is_contiguous():
-                return False
-        return True
+        return all(large.fits(step.grads[large.index]) for large in self.large)
 
     # -- building ----------------------------------------------------------------------------------------------------
 
@@ -219,7 +247,8 @@ class Plan:
                 cohort.states[i][name] = value = value.contiguous()
                 value = layout.flatten(kind, value)
             states.append(value if value.ndim else value.view(1))
-        self.large.append(Large(i, kind, (p.dtype, p.device), g.dtype, states, kernel.run_for(p)))
+        key = state_dtype(p.dtype), p.device
+        self.large.append(Large(i, kind, p, g.dtype, states, self.numbers[key], self.norms[key], kernel.run_for(p)))
 
     def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
         recipe, params = self.recipe, [cohort.params[i] for i in indices]
@@ -270,6 +299,8 @@ class Plan:
             hessian=hessian,
             hessian_views=hessian_views,
             states=states,
+            numbers=self.numbers[dtype, device],
+            norm=self.norms[dtype, device],
             run=kernel.run_for(theta),
             steps_only=kernel.steps_only,
             params=params,
@@ -289,12 +320,12 @@ class Plan:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def load(self, step: Step, values: list[float], *, check: bool) -> list[Tensor]:
-        """Numbers and the gradients of small tensors, into the tensors that graphs read: filled and never replaced."""
-        for (dtype, device), numbers in self.numbers.items():
-            fresh = torch.tensor(values, dtype=dtype)
-            numbers.copy_(fresh)
-            if step.norm is not None:
-                self.norms[dtype, device] = step.norm.to(device, dtype).view(1)
+        """Numbers and the gradients of small tensors, into the tensors that graphs read."""
+        for (dtype, _), numbers in self.numbers.items():
+            numbers.copy_(torch.tensor(values, dtype=dtype))
+        for norm in self.norms.values():
+            for kept in norm:
+                kept.copy_(cast(Tensor, step.norm))
         for small in self.small:
             everything = len(small.indices) == len(step.grads)
             torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
@@ -305,10 +336,7 @@ class Plan:
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes the step that was loaded."""
         for large in self.large:
-            p, g, h = cohort.params[large.index], step.grads[large.index], step.hessians[large.index]
-            theta, g = layout.flatten(large.kind, p.detach()), layout.flatten(large.kind, g.contiguous())
-            extra = [] if h is None else [layout.flatten(large.kind, h.contiguous())]
-            large.run(*self._inputs(p.dtype, p.device), theta, g, *self._norm(p.dtype, p.device), *extra, *large.states)
+            large.step(step.grads[large.index], step.hessians[large.index])
         for small in self.small:
             self._run_arena(small, step)
         self.steps += 1
@@ -316,7 +344,7 @@ class Plan:
         cohort.steps, cohort.lr_old = cohort.steps + 1, step.lr
 
     def _run_arena(self, small: Small, step: Step) -> None:
-        extra = self._norm(small.theta.dtype, small.theta.device)
+        extra = list(small.norm)
         if small.hessian is not None:
             torch._foreach_copy_(small.hessian_views, _some(step.hessians, small.indices))
             extra.append(small.hessian)
@@ -325,18 +353,11 @@ class Plan:
                 _flatten(small)
         elif not small.steps_only:
             torch._foreach_copy_(small.theta_views, small.params)
-        numbers = self._inputs(small.theta.dtype, small.theta.device)
-        small.run(*numbers, *small.rows, small.theta, small.g, *extra, *small.states)
+        small.run([small.numbers, *small.rows, small.theta, small.g, *extra, *small.states])
         if small.steps_only:
             torch._foreach_sub_(small.params, small.theta_views)
         elif not self.flat:
             torch._foreach_copy_(small.params, small.theta_views)
-
-    def _inputs(self, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-        return [self.numbers[state_dtype(dtype), device]]
-
-    def _norm(self, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-        return [self.norms[state_dtype(dtype), device]] if self.recipe.needs_norm else []
 
 
 def _some(tensors: list[Tensor | None], indices: list[int]) -> list[Tensor]:
