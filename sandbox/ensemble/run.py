@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from sandbox import hessian, kernel, lookup, memory, tasks
-from sandbox.ensemble import grid
-from sandbox.ensemble.members import Config, Group, groups, table
-from sandbox.optimizer import Optimizer
-from sandbox.probes.occupancy import mask_of
-from sandbox.probes.watch import find, need
+from sandbox.ensemble.arguments import configs_of, factors_of, task_of
+from sandbox.ensemble.members import Config, groups, table
+from sandbox.ensemble.plan import Piece, Plan
+from sandbox.probes.watch import find
 from sandbox.recipe import Recipe
-from sandbox.study import run as single
 from sandbox.tasks import Task
 
 if TYPE_CHECKING:
@@ -104,9 +99,9 @@ def run(
     warning that says why.  Raises ValueError for what cannot be, and where `memory` is too small for one member.
     """
     began = time.perf_counter()
-    task = _task(task, params, batches)
+    task = task_of(task, params, batches)
     seeds = list(range(seeds)) if isinstance(seeds, int) else [int(s) for s in seeds]
-    configs = _configs(recipes, lr)
+    configs = configs_of(recipes, lr)
     steps = task.steps if steps is None else steps
     for name, value, least in (
         ("steps", steps, 1),
@@ -120,7 +115,7 @@ def run(
         raise ValueError("seeds must name at least one seed")
     if warmup > steps:
         raise ValueError(f"warmup must lie in [0, {steps}], the number of steps, got {warmup}")
-    plan = _Plan(task, seeds, steps, _factors(warmup, schedule, steps), evaluations, find(probes), every, compiled, memory)
+    plan = Plan(task, seeds, steps, factors_of(warmup, schedule, steps), evaluations, find(probes), every, compiled, memory)
     done = 0
 
     def advance(members: int) -> None:
@@ -129,7 +124,7 @@ def run(
         if progress:
             progress(done, len(configs) * len(seeds) * plan.steps)
 
-    pieces: list[tuple[list[int], _Piece]] = []
+    pieces: list[tuple[list[int], Piece]] = []
     looped: dict[str, str] = {}
     largest = 1
     for group in groups(configs):
@@ -147,308 +142,14 @@ def run(
 
 def refusal(recipe: Recipe, task: Task) -> str | None:
     """Why the recipe cannot be batched on the task; None where it can."""
-    plan = _Plan(task, [0], 1, [1.0], 0, {}, 1, False, 1 << 40)
+    plan = Plan(task, [0], 1, [1.0], 0, {}, 1, False, 1 << 40)
     return plan.chunks(groups([Config(recipe, 0.0)])[0])[1]
 
 
-def _configs(recipes: Any, lr: Any) -> list[Config]:
-    found = [lookup.recipe(r) for r in ([recipes] if isinstance(recipes, str | Recipe) else recipes)]
-    if not found:
-        raise ValueError("an ensemble needs at least one recipe")
-    if lr is None:
-        return [Config(recipe, recipe.lr) for recipe in found]
-    rates = [lr] if isinstance(lr, float | int) or callable(lr) else list(lr)
-    for rate in rates:
-        if not callable(rate) and not 0 <= float(rate) < math.inf:
-            raise ValueError(f"lr must lie in [0, inf), got {rate}")
-    return [Config(recipe, rate if callable(rate) else float(rate)) for recipe in found for rate in rates]
-
-
-class _Loss(Task):
-    """A bare loss as a task: one start, batches by seed, nothing held out."""
-
-    name, about, convex, metric, higher_is_better, steps = "loss", "", False, "loss", False, 100
-
-    def __init__(self, loss: Any, params: Any, batches: Any) -> None:
-        self.loss, self.params, self.stream = loss, params, batches  # type: ignore[method-assign]
-
-    def init(self, seed: int) -> Any:
-        return self.params
-
-    def batches(self, seed: int) -> Iterator[Any]:
-        while True:
-            yield from ([None] if self.stream is None else self.stream(seed))
-
-
-def _task(task: Any, params: Any, batches: Any) -> Task:
-    if isinstance(task, str | Task):
-        if params is not None or batches is not None:
-            raise ValueError("params and batches belong to a bare loss; a task has its own")
-        return tasks.get(task)
-    if not callable(task):
-        raise TypeError(f"task must be a Task, a task's name or a function loss(params, batch), got {task!r}")
-    if params is None:
-        raise ValueError("a bare loss needs params: the tree of tensors with which every member starts")
-    return _Loss(task, params, batches)
-
-
-def _factors(warmup: int, schedule: str, steps: int) -> list[float]:
-    """η_t over η, from the same schedulers that a single run has."""
-    if schedule not in single.SCHEDULES:
-        from sandbox import suggest
-
-        raise ValueError(suggest.unknown("schedule", schedule, single.SCHEDULES))
-    if not warmup and schedule == "constant":
-        return [1.0] * steps
-    optimizer = Optimizer([torch.zeros(1)], "sgd", lr=1.0)
-    scheduler = single.scheduler(optimizer, steps, warmup, schedule)
-    found = []
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")  # nobody steps this optimizer
-        for _ in range(steps):
-            found.append(float(optimizer.param_groups[0]["lr"]))
-            if scheduler is not None:
-                scheduler.step()
-    return found
-
-
-@dataclasses.dataclass
-class _Piece:
-    """What a chunk gave: arrays (seeds · configurations, …)."""
-
-    loss: np.ndarray
-    finite: np.ndarray
-    evaluations: dict[str, np.ndarray]
-    probes: dict[str, np.ndarray]
-    params: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    task: Task
-    seeds: list[int]
-    steps: int
-    factors: list[float]
-    evaluations: int
-    probes: dict[str, Any]
-    every: int
-    compiled: bool
-    memory: int
-
-    @property
-    def at(self) -> list[int]:
-        """The steps after which members are evaluated."""
-        return [0, *single.evenly(self.steps, self.evaluations)] if self.evaluations else []
-
-    @property
-    def probed(self) -> list[int]:
-        """The steps that probes see."""
-        return [t for t in range(1, self.steps + 1) if t % self.every == 0] if self.probes else []
-
-    # -- how many together -------------------------------------------------------------------------------------------
-
-    def chunks(self, group: Group) -> tuple[list[tuple[Group, list[int]]], str | None]:
-        """(configurations, seeds) to run together, and why they cannot be batched, if so."""
-        each = [(group.part(i, i + 1), [seed]) for i in range(len(group.configs)) for seed in self.seeds]
-        memory.whole("memory (in bytes)", self.memory)
-        try:
-            one, more = self._bytes(group, 1), self._bytes(group, 2)
-        except grid.Unbatchable as error:
-            return each, str(error)
-        if one > self.memory:
-            raise ValueError(f"memory must be at least {one:,} bytes, what one member takes here, got {self.memory:,}")
-        together = 1 + int((self.memory - one) // max(more - one, 1))
-        seeds, configs = len(self.seeds), len(group.configs)
-        # all seeds of some configurations, or some seeds of one; chunks of equal size, so that a graph serves them all
-        if together >= seeds:
-            size = _even(configs, together // seeds)
-            parts = [group.part(i, i + size) for i in range(0, configs, size)]
-            return [(part, self.seeds) for part in parts], None
-        size = _even(seeds, together)
-        some = [self.seeds[i : i + size] for i in range(0, seeds, size)]
-        return [(group.part(i, i + 1), s) for i in range(configs) for s in some], None
-
-    def _bytes(self, group: Group, members: int) -> int:
-        """What `members` copies of the first configuration take at once: in a step and in an evaluation."""
-        some = dataclasses.replace(
-            group, configs=group.configs[:1] * members, varied=[v[:1].repeat(members) for v in group.varied]
-        )
-        grids = _Grid(self, some, self.seeds[:1])
-        given = sum(x.numel() * x.element_size() for x in pytree.tree_leaves((grids.state, grids.params)))
-        batch = grids.batch()
-        step = memory.peak(lambda: grids.look_ahead(batch))
-        evaluation = memory.peak(lambda: grids.evaluate(0)) if self.evaluations else 0
-        return given + max(step, evaluation)
-
-    # -- running -----------------------------------------------------------------------------------------------------
-
-    def together(self, group: Group, seeds: list[int], advance: Callable[[int], None], *, batched: bool) -> _Piece:
-        """All members of a chunk."""
-        members = len(group.configs) * len(seeds)
-        chunk = _Grid(self, group, seeds, batched=batched)
-        losses, finite = np.empty((self.steps, members)), np.empty((self.steps, members), dtype=bool)
-        evaluations, probes = [], []
-        stops, sampled = set(self.at), set(self.probed)
-        before = need(self.probes, "D_old")
-        if 0 in stops:
-            evaluations.append(chunk.evaluate(0))
-        for t in range(1, self.steps + 1):
-            look = t in sampled or (before and t + 1 in sampled)
-            value, ok, measured = chunk.step(t, look)
-            losses[t - 1], finite[t - 1] = value.reshape(-1).cpu().numpy(), ok.reshape(-1).cpu().numpy()
-            if t in sampled:
-                probes.append({name: v.reshape(-1).cpu().numpy() for name, v in measured.items()})
-            if t in stops:
-                evaluations.append(chunk.evaluate(t))
-            advance(members)
-        # a member whose rate its decay does not allow never runs
-        top = max(self.factors)
-        allowed = [single.allowed(c.recipe, top * max(c.rate(1), c.rate(self.steps))) for c in group.configs]
-        lost = np.tile(~np.array(allowed), len(seeds))
-        losses[:, lost], finite[:, lost] = np.inf, False
-        params = pytree.tree_map(lambda p: p.detach().flatten(0, 1), chunk.params)
-        return _Piece(losses.T, finite.T, _columns(evaluations), _columns(probes), params)
-
-
-def _even(count: int, most: int) -> int:
-    """The size of the fewest parts of at most `most`, as equal as can be."""
-    parts = -(-count // min(count, most))
-    return -(-count // parts)
-
-
-def _columns(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    names = {name: None for row in rows for name in row}
-    lacking = np.full_like(next(iter(rows[0].values())), np.nan) if rows and rows[0] else np.zeros(0)
-    return {name: np.stack([row.get(name, lacking) for row in rows], axis=1) for name in names}
-
-
-class _Grid:
-    """Seeds × configurations in lockstep: parameters and state with two first axes."""
-
-    def __init__(self, plan: _Plan, group: Group, seeds: list[int], *, batched: bool = True) -> None:
-        self.plan, self.task, self.batched = plan, plan.task, batched
-        configs = len(group.configs)
-        starts = grid.stack([plan.task.init(seed) for seed in seeds])
-        self.device = pytree.tree_leaves(starts)[0].device
-        self.group = group = dataclasses.replace(group, varied=[v.to(self.device) for v in group.varied])
-        self.params = pytree.tree_map(lambda p: p[:, None].expand(-1, configs, *p.shape[1:]).clone(), starts)
-        self.recipe = group.recipe([float(v[0]) for v in group.varied])
-        one = pytree.tree_map(lambda p: p[0, 0], self.params)
-        state = self.recipe.init(one)
-        self.state = pytree.tree_map(lambda s: s.expand(len(seeds), configs, *s.shape).clone(), state)
-        if group.varied and any(block.initial(name) for _, block in self.recipe.blocks() for name in block.state):
-            # numbers that differ may be in the first state
-            rows = zip(*(v.tolist() for v in group.varied), strict=True)
-            states = grid.stack([group.recipe(numbers).init(one) for numbers in rows])
-            self.state = pytree.tree_map(lambda s: s.expand(len(seeds), *s.shape).clone(), states)
-        self.streams = [iter(plan.task.batches(seed)) for seed in seeds]
-        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.old: Any = ()
-        moving = any(callable(c.lr) for c in group.configs)
-        rates = None if moving else torch.tensor([c.lr for c in group.configs], dtype=torch.float64)
-        self.plain = None if rates is None else rates.to(self.device)
-        self._steps: dict[bool, Callable[..., Any]] = {}
-
-    def batch(self) -> tuple[Any, Any]:
-        """The next batch of each seed, and the probes z of a second-order recipe."""
-        rows = [next(stream) for stream in self.streams]
-        batch = grid.stack(rows) if pytree.tree_leaves(rows[0]) != [None] else None
-        z = None
-        if self.recipe.second_order:
-            one = pytree.tree_map(lambda p: p[0, 0], self.params)
-            z = grid.stack([pytree.tree_map(lambda p, g=g: hessian.rademacher(p, g), one) for g in self.generators])
-        return batch, z
-
-    def _rates(self, t: int) -> Tensor:
-        if self.plain is None:
-            rates = torch.tensor([c.rate(t) for c in self.group.configs], dtype=torch.float64, device=self.device)
-            return self.plan.factors[t - 1] * rates
-        return self.plan.factors[t - 1] * self.plain
-
-    def _function(self, look: bool) -> Callable[..., Any]:
-        """The step of the whole grid, with or without probes."""
-        if look not in self._steps:
-            probes = self.plan.probes if look else {}
-            one = grid.member_step(self.group, self.task.loss, probes, need(probes, "D_old"))
-            self._steps[look] = grid.over_grid(one) if self.batched else grid.alone(one)
-        return self._steps[look]
-
-    def look_ahead(self, batch: tuple[Any, Any]) -> Any:
-        """A first step that changes nothing here, with probes if there are any."""
-        rows, z = batch
-        function = self._function(bool(self.plan.probes))
-        return grid.checked(function, self.group.varied, self._rates(1), self.state, self.params, rows, z, ())
-
-    def step(self, t: int, look: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """One step of all members: loss and finiteness (seeds, configurations), and what probes measured."""
-        rows, z = self.batch()
-        function = self._function(look)
-        inputs = (self.group.varied, self._rates(t), self.state, self.params, rows, z, self.old if look else ())
-        if self.plan.compiled and self.batched and not look:
-            function = self._compiled(function, inputs)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*batching rule.*")
-            self.state, self.params, loss, finite, measured, self.old = function(*inputs)
-        return loss, finite, measured
-
-    def _compiled(self, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
-        from sandbox.ensemble.compiled import compiled
-
-        return compiled(self.group, self.task, function, inputs)
-
-    @torch.no_grad()
-    def evaluate(self, t: int) -> dict[str, np.ndarray]:
-        """Losses and metric on whole splits, and floor occupancy, of all members."""
-        task = self.task
-        found: dict[str, np.ndarray] = {}
-        flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self.params)
-        for split, names in (("train", ("train_loss",)), ("validation", ("validation_loss", "validation_metric"))):
-            full = task.full(split)
-
-            def both(params: Any, full: Any = full, score: bool = len(names) > 1) -> tuple[Tensor, ...]:
-                return (task.loss(params, full), task.score(params, full)) if score else (task.loss(params, full),)
-
-            values = self._mapped(both, flat)
-            found |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, values, strict=True)}
-        return found | {"floor_occupancy": self._floors(t)}
-
-    def _mapped(self, function: Callable[[Any], tuple[Tensor, ...]], flat: Any) -> tuple[Tensor, ...]:
-        members = pytree.tree_leaves(flat)[0].shape[0]
-        if self.batched:
-            size = max(1, min(members, EVALUATED))
-            return vmap(function, chunk_size=size)(flat)
-        rows = [function(pytree.tree_map(lambda p, i=i: p[i], flat)) for i in range(members)]
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
-
-    def _floors(self, t: int) -> np.ndarray:
-        """Share of the coordinates on the floor, NaN where there is none."""
-        seeds, configs = pytree.tree_leaves(self.params)[0].shape[:2]
-
-        def share(varied: Any, state: Any, params: Any) -> Tensor:
-            recipe = kernel.at(self.group.recipe(varied), t)
-            leaves, spec = pytree.tree_flatten(params)
-            masks = [mask_of(recipe, own, p) for own, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
-            if any(mask is None for mask in masks):
-                return torch.full((), math.nan, dtype=torch.float64)
-            return torch.cat([m.reshape(-1) for m in masks if m is not None]).to(torch.float64).mean()
-
-        if not t:
-            return np.full(seeds * configs, np.nan)
-        inputs = self.group.varied, self.state, self.params
-        if self.batched:
-            found = vmap(vmap(share, in_dims=(0, 0, 0)), in_dims=(None, 0, 0))(*inputs)
-        else:
-            found = share([float(v[0]) for v in inputs[0]], *pytree.tree_map(lambda x: x[0, 0], inputs[1:]))[None]
-        return found.reshape(-1).cpu().numpy()
-
-
-EVALUATED = 32  # members evaluated together: a whole split takes more room than a batch
-
-
 def _assembled(
-    plan: _Plan,
+    plan: Plan,
     rows: list[dict[str, Any]],
-    pieces: list[tuple[list[int], _Piece]],
+    pieces: list[tuple[list[int], Piece]],
     looped: dict[str, str],
     largest: int,
     seconds: float,

@@ -1,0 +1,80 @@
+"""What `run` is asked for, in one form: configurations, a task, and η_t over η."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from sandbox import lookup, suggest, tasks
+from sandbox.ensemble.members import Config
+from sandbox.optimizer import Optimizer
+from sandbox.recipe import Recipe
+from sandbox.study import run as single
+from sandbox.tasks import Task
+
+
+def configs_of(recipes: Any, lr: Any) -> list[Config]:
+    """Every recipe at every rate.  Raises ValueError for a rate that cannot be."""
+    found = [lookup.recipe(r) for r in ([recipes] if isinstance(recipes, str | Recipe) else recipes)]
+    if not found:
+        raise ValueError("an ensemble needs at least one recipe")
+    if lr is None:
+        return [Config(recipe, recipe.lr) for recipe in found]
+    rates = [lr] if isinstance(lr, float | int) or callable(lr) else list(lr)
+    for rate in rates:
+        if not callable(rate) and not 0 <= float(rate) < math.inf:
+            raise ValueError(f"lr must lie in [0, inf), got {rate}")
+    return [Config(recipe, rate if callable(rate) else float(rate)) for recipe in found for rate in rates]
+
+
+class BareLoss(Task):
+    """A bare loss as a task: one start, batches by seed, nothing held out."""
+
+    name, about, convex, metric, higher_is_better, steps = "loss", "", False, "loss", False, 100
+
+    def __init__(self, loss: Any, params: Any, batches: Any) -> None:
+        self.loss, self.params, self.stream = loss, params, batches  # type: ignore[method-assign]
+
+    def init(self, seed: int) -> Any:
+        """The same start for every seed."""
+        return self.params
+
+    def batches(self, seed: int) -> Iterator[Any]:
+        """The seed's batches, from the beginning again when they end; None without any."""
+        while True:
+            yield from ([None] if self.stream is None else self.stream(seed))
+
+
+def task_of(task: Any, params: Any, batches: Any) -> Task:
+    """The task, or a bare loss as one."""
+    if isinstance(task, str | Task):
+        if params is not None or batches is not None:
+            raise ValueError("params and batches belong to a bare loss; a task has its own")
+        return tasks.get(task)
+    if not callable(task):
+        raise TypeError(f"task must be a Task, a task's name or a function loss(params, batch), got {task!r}")
+    if params is None:
+        raise ValueError("a bare loss needs params: the tree of tensors with which every member starts")
+    return BareLoss(task, params, batches)
+
+
+def factors_of(warmup: int, schedule: str, steps: int) -> list[float]:
+    """η_t over η, from the same schedulers that a single run has."""
+    if schedule not in single.SCHEDULES:
+        raise ValueError(suggest.unknown("schedule", schedule, single.SCHEDULES))
+    if not warmup and schedule == "constant":
+        return [1.0] * steps
+    optimizer = Optimizer([torch.zeros(1)], "sgd", lr=1.0)
+    scheduler = single.scheduler(optimizer, steps, warmup, schedule)
+    found = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")  # nobody steps this optimizer
+        for _ in range(steps):
+            found.append(float(optimizer.param_groups[0]["lr"]))
+            if scheduler is not None:
+                scheduler.step()
+    return found

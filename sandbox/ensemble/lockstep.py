@@ -1,0 +1,146 @@
+"""Seeds × configurations in lockstep: one batch a seed, one step of all members."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from sandbox import hessian, kernel
+from sandbox.ensemble import grid
+from sandbox.ensemble.members import Group
+from sandbox.probes.occupancy import mask_of
+from sandbox.probes.watch import need
+
+if TYPE_CHECKING:
+    from sandbox.ensemble.plan import Plan
+
+EVALUATED = 32  # members evaluated together: a whole split takes more room than a batch
+
+
+class Lockstep:
+    """Parameters and state of a chunk's members, with two first axes: seeds and configurations."""
+
+    def __init__(self, plan: Plan, group: Group, seeds: list[int], *, batched: bool = True) -> None:
+        self.plan, self.task, self.batched = plan, plan.task, batched
+        configs = len(group.configs)
+        starts = grid.stack([plan.task.init(seed) for seed in seeds])
+        self.device = pytree.tree_leaves(starts)[0].device
+        self.group = group = dataclasses.replace(group, varied=[v.to(self.device) for v in group.varied])
+        self.params = pytree.tree_map(lambda p: p[:, None].expand(-1, configs, *p.shape[1:]).clone(), starts)
+        self.recipe = group.recipe([float(v[0]) for v in group.varied])
+        one = pytree.tree_map(lambda p: p[0, 0], self.params)
+        state = self.recipe.init(one)
+        self.state = pytree.tree_map(lambda s: s.expand(len(seeds), configs, *s.shape).clone(), state)
+        if group.varied and any(block.initial(name) for _, block in self.recipe.blocks() for name in block.state):
+            # numbers that differ may be in the first state
+            rows = zip(*(v.tolist() for v in group.varied), strict=True)
+            states = grid.stack([group.recipe(numbers).init(one) for numbers in rows])
+            self.state = pytree.tree_map(lambda s: s.expand(len(seeds), *s.shape).clone(), states)
+        self.streams = [iter(plan.task.batches(seed)) for seed in seeds]
+        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.old: Any = ()
+        moving = any(callable(c.lr) for c in group.configs)
+        rates = None if moving else torch.tensor([c.lr for c in group.configs], dtype=torch.float64)
+        self.plain = None if rates is None else rates.to(self.device)
+        self._steps: dict[bool, Callable[..., Any]] = {}
+
+    def batch(self) -> tuple[Any, Any]:
+        """The next batch of each seed, and the probes z of a second-order recipe."""
+        rows = [next(stream) for stream in self.streams]
+        batch = grid.stack(rows) if pytree.tree_leaves(rows[0]) != [None] else None
+        z = None
+        if self.recipe.second_order:
+            one = pytree.tree_map(lambda p: p[0, 0], self.params)
+            z = grid.stack([pytree.tree_map(lambda p, g=g: hessian.rademacher(p, g), one) for g in self.generators])
+        return batch, z
+
+    def _rates(self, t: int) -> Tensor:
+        if self.plain is None:
+            rates = torch.tensor([c.rate(t) for c in self.group.configs], dtype=torch.float64, device=self.device)
+            return self.plan.factors[t - 1] * rates
+        return self.plan.factors[t - 1] * self.plain
+
+    def _function(self, look: bool) -> Callable[..., Any]:
+        """The step of the whole grid, with or without probes."""
+        if look not in self._steps:
+            probes = self.plan.probes if look else {}
+            one = grid.member_step(self.group, self.task.loss, probes, need(probes, "D_old"))
+            self._steps[look] = grid.over_grid(one) if self.batched else grid.alone(one)
+        return self._steps[look]
+
+    def look_ahead(self, batch: tuple[Any, Any]) -> Any:
+        """A first step that changes nothing here, with probes if there are any."""
+        rows, z = batch
+        function = self._function(bool(self.plan.probes))
+        return grid.checked(function, self.group.varied, self._rates(1), self.state, self.params, rows, z, ())
+
+    def step(self, t: int, look: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """One step of all members: loss and finiteness (seeds, configurations), and what probes measured."""
+        rows, z = self.batch()
+        function = self._function(look)
+        inputs = (self.group.varied, self._rates(t), self.state, self.params, rows, z, self.old if look else ())
+        if self.plan.compiled and self.batched and not look:
+            function = self._compiled(function, inputs)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*batching rule.*")
+            self.state, self.params, loss, finite, measured, self.old = function(*inputs)
+        return loss, finite, measured
+
+    def _compiled(self, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
+        from sandbox.ensemble.compiled import compiled
+
+        return compiled(self.group, self.task, function, inputs)
+
+    @torch.no_grad()
+    def evaluate(self, t: int) -> dict[str, np.ndarray]:
+        """Losses and metric on whole splits, and floor occupancy, of all members."""
+        task = self.task
+        found: dict[str, np.ndarray] = {}
+        flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self.params)
+        for split, names in (("train", ("train_loss",)), ("validation", ("validation_loss", "validation_metric"))):
+            full = task.full(split)
+
+            def both(params: Any, full: Any = full, score: bool = len(names) > 1) -> tuple[Tensor, ...]:
+                return (task.loss(params, full), task.score(params, full)) if score else (task.loss(params, full),)
+
+            values = self._mapped(both, flat)
+            found |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, values, strict=True)}
+        return found | {"floor_occupancy": self._floors(t)}
+
+    def _mapped(self, function: Callable[[Any], tuple[Tensor, ...]], flat: Any) -> tuple[Tensor, ...]:
+        members = pytree.tree_leaves(flat)[0].shape[0]
+        if self.batched:
+            size = max(1, min(members, EVALUATED))
+            return vmap(function, chunk_size=size)(flat)
+        rows = [function(pytree.tree_map(lambda p, i=i: p[i], flat)) for i in range(members)]
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+
+    def _floors(self, t: int) -> np.ndarray:
+        """Share of the coordinates on the floor, NaN where there is none."""
+        seeds, configs = pytree.tree_leaves(self.params)[0].shape[:2]
+
+        def share(varied: Any, state: Any, params: Any) -> Tensor:
+            recipe = kernel.at(self.group.recipe(varied), t)
+            leaves, spec = pytree.tree_flatten(params)
+            masks = [mask_of(recipe, own, p) for own, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
+            if any(mask is None for mask in masks):
+                return torch.full((), math.nan, dtype=torch.float64)
+            return torch.cat([m.reshape(-1) for m in masks if m is not None]).to(torch.float64).mean()
+
+        if not t:
+            return np.full(seeds * configs, np.nan)
+        inputs = self.group.varied, self.state, self.params
+        if self.batched:
+            found = vmap(vmap(share, in_dims=(0, 0, 0)), in_dims=(None, 0, 0))(*inputs)
+        else:
+            found = share([float(v[0]) for v in inputs[0]], *pytree.tree_map(lambda x: x[0, 0], inputs[1:]))[None]
+        return found.reshape(-1).cpu().numpy()

@@ -1,0 +1,130 @@
+"""How a grid is run: in chunks that keep to the memory budget."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch.utils import _pytree as pytree
+
+from sandbox import memory
+from sandbox.ensemble import grid
+from sandbox.ensemble.lockstep import Lockstep
+from sandbox.ensemble.members import Group
+from sandbox.probes.watch import need
+from sandbox.study import run as single
+from sandbox.tasks import Task
+
+
+@dataclasses.dataclass
+class Piece:
+    """What a chunk gave: arrays (seeds · configurations, …)."""
+
+    loss: np.ndarray
+    finite: np.ndarray
+    evaluations: dict[str, np.ndarray]
+    probes: dict[str, np.ndarray]
+    params: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What all members have in common, and how many of them run together."""
+
+    task: Task
+    seeds: list[int]
+    steps: int
+    factors: list[float]
+    evaluations: int
+    probes: dict[str, Any]
+    every: int
+    compiled: bool
+    memory: int
+
+    @property
+    def at(self) -> list[int]:
+        """The steps after which members are evaluated."""
+        return [0, *single.evenly(self.steps, self.evaluations)] if self.evaluations else []
+
+    @property
+    def probed(self) -> list[int]:
+        """The steps that probes see."""
+        return [t for t in range(1, self.steps + 1) if t % self.every == 0] if self.probes else []
+
+    # -- how many together -------------------------------------------------------------------------------------------
+
+    def chunks(self, group: Group) -> tuple[list[tuple[Group, list[int]]], str | None]:
+        """(configurations, seeds) to run together, and why they cannot be batched, if so."""
+        each = [(group.part(i, i + 1), [seed]) for i in range(len(group.configs)) for seed in self.seeds]
+        memory.whole("memory (in bytes)", self.memory)
+        try:
+            one, more = self._bytes(group, 1), self._bytes(group, 2)
+        except grid.Unbatchable as error:
+            return each, str(error)
+        if one > self.memory:
+            raise ValueError(f"memory must be at least {one:,} bytes, what one member takes here, got {self.memory:,}")
+        together = 1 + int((self.memory - one) // max(more - one, 1))
+        seeds, configs = len(self.seeds), len(group.configs)
+        # all seeds of some configurations, or some seeds of one; chunks of equal size, so that a graph serves them all
+        if together >= seeds:
+            size = _even(configs, together // seeds)
+            parts = [group.part(i, i + size) for i in range(0, configs, size)]
+            return [(part, self.seeds) for part in parts], None
+        size = _even(seeds, together)
+        some = [self.seeds[i : i + size] for i in range(0, seeds, size)]
+        return [(group.part(i, i + 1), s) for i in range(configs) for s in some], None
+
+    def _bytes(self, group: Group, members: int) -> int:
+        """What `members` copies of the first configuration take at once: in a step and in an evaluation."""
+        some = dataclasses.replace(
+            group, configs=group.configs[:1] * members, varied=[v[:1].repeat(members) for v in group.varied]
+        )
+        grids = Lockstep(self, some, self.seeds[:1])
+        given = sum(x.numel() * x.element_size() for x in pytree.tree_leaves((grids.state, grids.params)))
+        batch = grids.batch()
+        step = memory.peak(lambda: grids.look_ahead(batch))
+        evaluation = memory.peak(lambda: grids.evaluate(0)) if self.evaluations else 0
+        return given + max(step, evaluation)
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def together(self, group: Group, seeds: list[int], advance: Callable[[int], None], *, batched: bool) -> Piece:
+        """All members of a chunk."""
+        members = len(group.configs) * len(seeds)
+        chunk = Lockstep(self, group, seeds, batched=batched)
+        losses, finite = np.empty((self.steps, members)), np.empty((self.steps, members), dtype=bool)
+        evaluations, probes = [], []
+        stops, sampled = set(self.at), set(self.probed)
+        before = need(self.probes, "D_old")
+        if 0 in stops:
+            evaluations.append(chunk.evaluate(0))
+        for t in range(1, self.steps + 1):
+            look = t in sampled or (before and t + 1 in sampled)
+            value, ok, measured = chunk.step(t, look)
+            losses[t - 1], finite[t - 1] = value.reshape(-1).cpu().numpy(), ok.reshape(-1).cpu().numpy()
+            if t in sampled:
+                probes.append({name: v.reshape(-1).cpu().numpy() for name, v in measured.items()})
+            if t in stops:
+                evaluations.append(chunk.evaluate(t))
+            advance(members)
+        # a member whose rate its decay does not allow never runs
+        top = max(self.factors)
+        allowed = [single.allowed(c.recipe, top * max(c.rate(1), c.rate(self.steps))) for c in group.configs]
+        lost = np.tile(~np.array(allowed), len(seeds))
+        losses[:, lost], finite[:, lost] = np.inf, False
+        params = pytree.tree_map(lambda p: p.detach().flatten(0, 1), chunk.params)
+        return Piece(losses.T, finite.T, _columns(evaluations), _columns(probes), params)
+
+
+def _even(count: int, most: int) -> int:
+    """The size of the fewest parts of at most `most`, as equal as can be."""
+    parts = -(-count // min(count, most))
+    return -(-count // parts)
+
+
+def _columns(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    names = {name: None for row in rows for name in row}
+    lacking = np.full_like(next(iter(rows[0].values())), np.nan) if rows and rows[0] else np.zeros(0)
+    return {name: np.stack([row.get(name, lacking) for row in rows], axis=1) for name in names}
