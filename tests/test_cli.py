@@ -9,6 +9,7 @@ import pytest
 
 import variants
 from sandbox import cli, tasks
+from sandbox.cli import screen
 from sandbox.recipe import Recipe
 
 
@@ -93,9 +94,9 @@ def test_compare_from_a_shell(tmp_path):
 def test_narrow_terminals_lose_no_digit(monkeypatch, capsys):
     from rich.console import Console
 
-    monkeypatch.setattr(cli, "_console", lambda: Console(width=60))
+    monkeypatch.setattr(screen, "console", lambda: Console(width=60))
     head = ["variant", "lr", "final loss", "best loss", "test accuracy", "diverged"]
-    cli._table(cli._console(), head, [["scale-invariant", "0.00316", "0.0123456", "0.0123456", "0.9731", "0 of 10"]])
+    screen.table(screen.console(), head, [["scale-invariant", "0.00316", "0.0123456", "0.0123456", "0.9731", "0 of 10"]])
     out = capsys.readouterr().out
     assert "…" not in out
     for value in ("scale-invariant", "0.00316", "0.0123456", "0.9731"):

@@ -1,0 +1,72 @@
+"""`variants`, `show` and `tasks`: what there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from tyro.conf import Positional
+
+from sandbox.cli import screen
+
+
+@dataclasses.dataclass
+class Variants:
+    """List every variant: its state, what it changes, its source."""
+
+    def main(self) -> int:
+        """Prints the table."""
+        import variants
+
+        rows = []
+        for name in variants.names():
+            recipe = variants.get(name)
+            rows.append([name, f"{recipe.lr:g}", str(recipe.words), variants.about(name).splitlines()[0]])
+        screen.table(screen.console(), ["variant", "lr", "words", "what it is"], rows)
+        return 0
+
+
+@dataclasses.dataclass
+class Show:
+    """Show a recipe's algorithm with its numbers, or its TOML.
+
+    Try:
+      apollo-sandbox show scale-invariant
+      apollo-sandbox show apollo --toml > mine.toml      (edit it, then: apollo-sandbox compare apollo mine.toml)
+    """
+
+    recipe: Positional[str]
+    """A name, a TOML file, or module:attribute."""
+    toml: bool = False
+    """Print TOML, to be edited and used wherever a name is."""
+
+    def main(self) -> int:
+        """Prints it."""
+        import variants
+        from sandbox import lookup
+
+        recipe = lookup.recipe(self.recipe)
+        if self.toml:
+            sys.stdout.write(recipe.to_toml())
+            return 0
+        if self.recipe in variants.names():
+            sys.stdout.write(variants.about(self.recipe) + "\n\n")
+        sys.stdout.write(f"{recipe}\n")
+        return 0
+
+
+@dataclasses.dataclass
+class Tasks:
+    """List every task."""
+
+    def main(self) -> int:
+        """Prints the table."""
+        from sandbox import tasks
+
+        rows = []
+        for name in tasks.names():
+            task = tasks.about(name)
+            metric = f"{task.metric} ({'higher' if task.higher_is_better else 'lower'} is better)"
+            rows.append([name, "convex" if task.convex else "nonconvex", str(task.steps), metric, task.about])
+        screen.table(screen.console(), ["task", "kind", "steps", "metric", "what it is"], rows)
+        return 0

@@ -1,0 +1,67 @@
+"""`curvature`: what variants estimate, beside the true diagonal."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from sandbox.cli import screen
+
+
+@dataclasses.dataclass
+class Curvature:
+    """Compare the curvature that variants estimate with the true diagonal of the Hessian, while they train.
+
+    Every variant trains from the same start on the same batches, at its own constant rate. A few times on the way the diagonal
+    of the Hessian of the loss on the whole training split is computed at the point reached, and set beside what the variant
+    estimates: B/lr for Apollo, the root of B for AdaHessian. Written: a table, scatter plots tensor by tensor, correlations and
+    floor occupancy over the steps, and every number as Parquet.
+
+    Try:
+      apollo-sandbox curvature apollo hessian-ema no-stepsize-correction adahessian --task digits-mlp
+      apollo-sandbox curvature apollo my_recipe.toml --task digits-cnn --samples 10 --method hutchinson
+      apollo-sandbox curvature apollo no-momentum --task quadratic --steps 2000 --lr 0.001
+    """
+
+    variants: Positional[tuple[str, ...]]
+    """Names, TOML files, or module:attribute."""
+    task: str = "digits-mlp"
+    """A name from apollo-sandbox tasks."""
+    steps: int | None = None
+    """Updates a run (the task's own number)."""
+    samples: int = 5
+    """How often the true diagonal is taken."""
+    lr: float | None = None
+    """The rate of all variants (each its own default)."""
+    seed: int = 0
+    """Of the start, the batches and random vectors."""
+    backend: str = "eager"
+    """How a step runs."""
+    method: str = "exact"
+    """Of the true diagonal: exact or hutchinson."""
+    vectors: int = 200
+    """Random vectors a diagonal, for hutchinson."""
+    out: Path | None = None
+    """Folder for results (results/curvature/TASK)."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from sandbox.inspection import inspect
+        from sandbox.study import inspection_report
+
+        arguments = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("variants", "task", "out")
+        }
+        console = screen.console()
+        if not self.variants:
+            raise ValueError("curvature: name at least one variant, as in: apollo-sandbox curvature apollo adahessian")
+        out = self.out or Path("results/curvature") / self.task
+        with screen.progress(console, "samples") as progress:
+            result = inspect(list(self.variants), self.task, out=out, progress=progress, **arguments)
+        screen.table(console, *inspection_report.table(result))
+        for line in inspection_report.notes(result):
+            console.print(line, highlight=False)
+        console.print(f"Written to {out}/: {', '.join(inspection_report.FILES)}", highlight=False)
+        return screen.INTERRUPTED if result.interrupted else 0

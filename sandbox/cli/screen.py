@@ -1,0 +1,67 @@
+"""What the commands write to the terminal: tables, and progress of long work."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INTERRUPTED = 130  # exit code
+
+
+def console() -> Console:
+    """A terminal; wide where the output is a file."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def table(console: Console, head: list[str], rows: list[list[str]]) -> None:
+    """A table; on a narrow terminal a block for each row."""
+    from rich import box
+    from rich.table import Table
+
+    widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
+    if sum(widths) + 3 * len(widths) > console.width and len(head) > 4:
+        # too narrow for a line each: a block each
+        for row in rows:
+            console.print(f"\n{row[0]}", style="bold", highlight=False)
+            for name, value in zip(head[1:], row[1:], strict=True):
+                console.print(f"  {name}: {value}", highlight=False)
+        return
+    table = Table(box=box.SIMPLE)
+    for name in head:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+@contextlib.contextmanager
+def progress(console: Console, unit: str = "runs") -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on a terminal, a line a tenth of the way elsewhere."""
+    if not sys.stdout.isatty():
+        yield _lines(unit)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def _lines(unit: str) -> Callable[[int, int, str], None]:
+    said: set[int] = set()
+
+    def say(done: int, total: int, what: str) -> None:
+        tenth = 10 * done // max(total, 1)
+        if tenth not in said:
+            said.add(tenth)
+            sys.stderr.write(f"{what}: {done} of {total} {unit}\n")
+
+    return say

@@ -1,0 +1,73 @@
+"""`sweep`: a recipe on a grid of numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from tyro.conf import Positional, UseAppendAction
+
+from sandbox.cli import screen
+
+
+@dataclasses.dataclass
+class Sweep:
+    """Train a recipe on a whole grid of numbers at once; a heat map for two, curves for one, Parquet for all.
+
+    Any number of any slot can be varied, by its dotted name (apollo-sandbox show RECIPE --toml lists them). All members run
+    together, vectorised. The same command again goes on where it was interrupted.
+
+    Try:
+      apollo-sandbox sweep apollo --vary lr=1e-4:1:64:log --vary rectifier.sigma=1e-4:1:64:log --task logistic-breast-cancer
+      apollo-sandbox sweep adamw --vary lr=1e-4:1:32:log --task digits-mlp --seeds 8
+      apollo-sandbox sweep apollo --vary moment.beta=0,0.5,0.9,0.99 --vary lr=1e-3:1:16:log --task digits-mlp
+    """
+
+    recipe: Positional[str]
+    """A name, a TOML file, or module:attribute."""
+    vary: UseAppendAction[tuple[str, ...]]
+    """NAME=FROM:TO:COUNT[:log], or NAME=VALUE,VALUE,...; as often as there are numbers to vary."""
+    task: str = "logistic-breast-cancer"
+    """A name from apollo-sandbox tasks."""
+    seeds: int = 1
+    """Runs of each combination; the picture shows their median."""
+    steps: int | None = None
+    """Updates a run (the task's own number)."""
+    warmup: int = 0
+    """Updates of linear warm-up."""
+    schedule: str = "constant"
+    """After the warm-up: constant, cosine or inverse-sqrt."""
+    compiled: bool = False
+    """Compile the vectorised step: pays from some hundred thousand member steps on."""
+    memory: float = 1.0
+    """GiB that the members which run together may take."""
+    out: Path | None = None
+    """Folder for results (results/sweep-RECIPE-TASK)."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from sandbox import sweep
+
+        pairs = [sweep.values_of(text) for text in self.vary]
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            raise ValueError(f"--vary names {next(n for n in names if names.count(n) > 1)} twice")
+        console = screen.console()
+        out = self.out or Path("results") / f"sweep-{Path(self.recipe).stem}-{self.task}".replace(":", "-")
+        options = {name: getattr(self, name) for name in ("seeds", "steps", "warmup", "schedule", "compiled")}
+        try:
+            with screen.progress(console, "member steps") as progress:
+                found = sweep.sweep(
+                    self.recipe, self.task, dict(pairs), out=out, memory=int(self.memory * 2**30),
+                    progress=lambda done, total: progress(done, total, "training"), **options,
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            console.print("Interrupted. Whole blocks of members are kept; the same command goes on from there.")
+            return screen.INTERRUPTED
+        best = found.best()
+        rows = [[name, f"{value:.6g}"] for name, value in best.items()]
+        rows += [["members", str(len(found.frame))], ["diverged", str(int((found.frame["diverged"] > 0).sum()))]]
+        screen.table(console, ["best", f"of {found.recipe.name} on {found.task.name}, {found.steps} steps"], rows)
+        pictures = ", sweep.png" if len(names) <= 2 else "; a picture shows one or two numbers"
+        console.print(f"Written to {out}/: sweep.parquet, manifest.json{pictures}", highlight=False)
+        return 0
