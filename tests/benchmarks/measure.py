@@ -23,6 +23,8 @@ class Interleaved:
         self.made: dict[str, Any] = {}
         self.gradients: dict[str, Any] = {}
         self.count = 0
+        self.copies: list[float] = []
+        self.source, self.target = (torch.zeros(2**26) for _ in range(2))
         for name, make in contenders(shape).items():
             if name != BASE and not only(name):
                 continue
@@ -36,12 +38,19 @@ class Interleaved:
             self.times[name] = []
 
     def round(self) -> None:
-        """One step of each."""
+        """One step of each, and a copy of 256 MiB: what the memory gives, which on a shared machine changes by the minute."""
+        start = time.perf_counter()
+        self.target.copy_(self.source)
+        self.copies.append(time.perf_counter() - start)
         for name, optimizer in self.made.items():
             self._restore(name)
             start = time.perf_counter()
             optimizer.step()
             self.times[name].append(time.perf_counter() - start)
+
+    def bandwidth(self) -> float:
+        """Bytes a second, read and written, of the median copy."""
+        return 2 * self.source.numel() * self.source.element_size() / statistics.median(self.copies)
 
     def _restore(self, name: str) -> None:
         """Gradients for those that consume them (heavyball does)."""

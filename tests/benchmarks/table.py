@@ -16,7 +16,8 @@ def main(path: str) -> None:
     for benchmark in stored["benchmarks"]:
         extra = benchmark["extra_info"]
         if "rows" in extra:
-            print(f"\n{extra['shape']}, {extra['parameters'] / 1e6:.2f} M parameters, {extra['threads']} threads")
+            memory = f", memory copies {extra['copy_bytes_a_second'] / 1e9:.0f} GB/s" if "copy_bytes_a_second" in extra else ""
+            print(f"\n{extra['shape']}, {extra['parameters'] / 1e6:.2f} M parameters, {extra['threads']} threads{memory}")
             print(table(extra["rows"]))
         elif "first_step_s" in extra:
             print(f"\n{benchmark['name']}: {extra['first_step_s']}")

@@ -25,9 +25,11 @@ def test_step(shape, benchmark, capsys):
     benchmark.extra_info["shape"] = shape
     benchmark.extra_info["parameters"] = run.count
     benchmark.extra_info["threads"] = torch.get_num_threads()
-    benchmark.extra_info["rows"] = run.rows()
+    benchmark.extra_info["copy_bytes_a_second"] = run.bandwidth()
+    rows = benchmark.extra_info["rows"] = run.rows()
     with capsys.disabled():
-        print(f"\n\n{shape}: {len(SHAPES[shape])} tensors, {run.count / 1e6:.2f} M parameters\n{table(run.rows())}")
+        memory = f"memory copies {run.bandwidth() / 1e9:.0f} GB/s"
+        print(f"\n\n{shape}: {len(SHAPES[shape])} tensors, {run.count / 1e6:.2f} M parameters; {memory}\n{table(rows)}")
 
 
 FIRST = """
