@@ -30,7 +30,7 @@ class MeanAbsolute(Curvature):
 
 @block
 class Remembering(Curvature):
-    """B = |g_t - g_{t-2}| + |θ_{t-1} - θ_{t-2}|: states handed on to the next as they are."""
+    """B = ½|g_t - g_{t-2}| + |θ_{t-1} - θ_{t-2}|: states handed on to the next as they are."""
 
     state = dict.fromkeys(("g1", "g2", "g3", "before", "earlier"), PARAMETER)
 
@@ -38,9 +38,10 @@ class Remembering(Curvature):
         return {"g1": x.g, "g2": g1, "g3": g2, "before": x.theta, "earlier": before}
 
     def read(self, value, *, g1, g2, g3, before, earlier):
-        # B = |g_t - g_{t-2}| + |θ_{t-1} - θ_{t-2}|, in place
+        # B = ½|g_t - g_{t-2}| + |θ_{t-1} - θ_{t-2}|, in place, through a view and directly
         B = (g1 - g3).abs()
-        B += (before - earlier).abs()
+        B.unsqueeze(0).mul_(0.5)
+        B.add_((before - earlier).abs())
         return B
 
 

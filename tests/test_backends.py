@@ -316,6 +316,27 @@ def test_parameters_changed_from_outside_are_seen():
             torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
 
 
+def test_parameters_that_get_another_storage():
+    """`p.data` moved, and transposed where it lies: what the next step starts from, as in eager."""
+    ends = []
+    for backend in ("eager", "compiled", "scripted"):
+        problem = Torchs(torch.float64, 0, [(5, 5), (4, 3), (2,), (1, 20), (3,), (6, 2)])
+        optimizer = sandbox.Optimizer(problem.params, "apollo", lr=0.002, backend=backend)
+        for step in range(8):
+            if step == 3:
+                for p in problem.params:
+                    p.data = 0.5 * p.data
+            if step == 5:
+                problem.params[0].data = problem.params[0].data.t()
+            optimizer.zero_grad()
+            problem.loss(step + 15, problem.params).backward()
+            optimizer.step()
+        ends.append([p.detach().clone() for p in problem.params])
+    for other in ends[1:]:
+        for p, q in zip(ends[0], other, strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("backend", ["compiled", "scripted"])
 def test_low_precision_parameters(backend):
     """bfloat16 parameters, float32 state: the same roundings as eager, up to the last bit of float32."""

@@ -13,6 +13,7 @@ import torch
 import sandbox
 import variants
 from sandbox import curvature, probes, tasks
+from sandbox.backends.eager import Eager
 from sandbox.blocks import Curvature, block
 from sandbox.inspection import inspect, sample_steps
 from sandbox.probes import EVERYTHING
@@ -79,6 +80,53 @@ def test_truth_estimate_and_files(tmp_path):
     assert (tmp_path / "scatter.png").read_bytes()[:4] == b"\x89PNG"
     assert "No estimate of the Hessian in adamw" in str(result)
     assert (tmp_path / "table.md").read_text() == result._repr_markdown_() + "\n"
+
+
+def test_seed_rate_backend_and_vectors_reach_the_run():
+    """Against the same run by hand: start, batches, AdaHessian's random vectors, rate, Hutchinson's vectors, training loss."""
+
+    class Counting(Eager):
+        steps = 0
+
+        def step(self, cohort, step):
+            Counting.steps += 1
+            super().step(cohort, step)
+
+    task = tasks.get("logistic-breast-cancer", dtype=torch.float64)
+    options = {"steps": 7, "samples": 2, "lr": 0.05, "seed": 3, "method": "hutchinson", "vectors": 5}
+    one = inspect(["adahessian"], task, backend=Counting(), **options)["adahessian"]
+    assert Counting.steps == 7
+    assert one.lr == 0.05
+    params = {name: p.clone().requires_grad_() for name, p in task.init(3).items()}
+    optimizer = sandbox.Optimizer(params.items(), "adahessian", lr=0.05, seed=3)
+    batches = task.batches(3)
+    for step in range(1, 8):
+        if step == 7:
+            truth = curvature.diagonal(
+                task.loss, params, task.full("train"), "hutchinson", probes=5, seed=3, progress=False
+            ).values
+        batch = next(batches)
+        optimizer.step(lambda batch=batch: task.loss(params, batch))
+    for name, p in params.items():
+        torch.testing.assert_close(one.params[name], p.detach(), rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(one.pairs[name].truth, truth[name].reshape(-1), rtol=1e-12, atol=1e-14)
+    assert one.loss == pytest.approx(float(task.loss(one.params, task.full("train"))), rel=1e-12)
+
+
+def test_a_start_of_its_own_for_each_seed():
+    ends = [inspect(["sgd"], "digits-mlp", steps=1, samples=1, seed=seed)["sgd"].params["0.weight"] for seed in (0, 1)]
+    assert not torch.allclose(*ends, atol=1e-2)
+
+
+def test_values_by_step_and_means():
+    one = small(["apollo"], steps=11, samples=3)["apollo"]
+    assert sample_steps(11, 3) == [5, 8, 11]
+    rows = one.frame.filter((pl.col("probe") == "correlation") & (pl.col("tensor") == EVERYTHING)).sort("step")
+    assert rows["step"].to_list() == [5, 8, 11]
+    assert [one.value("correlation", step=t) for t in (5, 8, 11)] == rows["value"].to_list()
+    assert one.value("correlation", step=6) is None
+    assert one.mean("correlation") == pytest.approx(np.mean(rows["value"].to_list()), rel=1e-12)
+    assert one.mean("nothing") is None
 
 
 def test_labels_and_scales_of_estimates():
