@@ -52,4 +52,8 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 def _same(a: Recipe, b: Recipe) -> bool:
     (x, one), (y, two) = (pytree.tree_flatten(r.replace(name="")) for r in (a, b))
-    return one == two and all(torch.equal(torch.as_tensor(v), torch.as_tensor(w)) for v, w in zip(x, y, strict=True))
+    return one == two and all(torch.equal(_exact(v), _exact(w)) for v, w in zip(x, y, strict=True))
+
+
+def _exact(value: Any) -> torch.Tensor:
+    return torch.as_tensor(value, dtype=torch.float64)

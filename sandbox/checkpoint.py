@@ -19,13 +19,23 @@ def pack(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         recipe = group["recipe"]
         plain = {k: v for k, v in group.items() if isinstance(v, Tensor) or not callable(v)}
         groups.append({**plain, "recipe": {"name": recipe.name, **_structure(group)}})
-    state = {key: dict(value) for key, value in state_dict["state"].items()}
+    state = {key: apart(value) for key, value in state_dict["state"].items()}
     extra = {
         "skipped_steps": optimizer.skipped_steps,
         "maximize": optimizer.maximize,
         "generator": optimizer.generator.get_state(),
+        "numbers_before": optimizer.numbers_before(),
     }
     return {**state_dict, "state": state, "param_groups": groups, "sandbox": extra}
+
+
+def apart(state: dict[str, Any]) -> dict[str, Any]:
+    """A state whose tensors are no views of an arena, each of which would carry all of it into a pickle."""
+
+    def own(value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) and value.untyped_storage().nbytes() > value.nbytes else value
+
+    return {name: own(value) for name, value in state.items()}
 
 
 def unpack(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
@@ -49,6 +59,7 @@ def unpack(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     extra = state_dict.get("sandbox", {})
     optimizer.skipped_steps = extra.get("skipped_steps", optimizer.skipped_steps)
     optimizer.maximize = extra.get("maximize", optimizer.maximize)
+    optimizer.take_numbers_before(extra.get("numbers_before", {}))
     if "generator" in extra:
         optimizer.generator.set_state(extra["generator"].cpu())
     for post in optimizer._optimizer_load_state_dict_post_hooks.values():

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from sandbox.blocks import Block, Flow
 from sandbox.blocks.base import is_number, spread, where
-from sandbox.scope import Scope
+from sandbox.scope import Over, Scope
 
 if TYPE_CHECKING:
     from sandbox.recipe import Recipe
@@ -28,7 +28,10 @@ Look = Callable[[Flow], None]
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A recipe at step t: numbers and coefficients as 0-d tensors of the dtype in which the step computes."""
+    """A recipe at step t: numbers and coefficients as 0-d tensors of the dtype in which the step computes.
+
+    recalled: the recipe with the numbers of the step before, where it computes that step's direction again; else ().
+    """
 
     recipe: Recipe
     coefficients: dict[str, dict[str, Any]]
@@ -36,32 +39,40 @@ class Prepared:
     lr: Tensor
     lr_old: Tensor
     a: Tensor
+    recalled: Recipe | tuple[()]
 
 
-def prepare(recipe: Recipe, t: Any, lr: Any, lr_old: Any, dtype: torch.dtype, device: torch.device) -> Prepared:
+def prepare(
+    recipe: Recipe, t: Any, lr: Any, lr_old: Any, dtype: torch.dtype, device: torch.device, old: Recipe | None = None
+) -> Prepared:
     """`evaluate`, rounded once to `dtype`: 0-d tensors on `device`."""
 
     def as_tensor(value: Any) -> Tensor:
         return torch.as_tensor(value, dtype=dtype, device=device)
 
-    return Prepared(*pytree.tree_map(as_tensor, evaluate(recipe, t, lr, lr_old)))
+    return Prepared(*pytree.tree_map(as_tensor, evaluate(recipe, t, lr, lr_old, old)))
 
 
-def evaluate(recipe: Recipe, t: Any, lr: Any, lr_old: Any) -> tuple[Any, ...]:
+def evaluate(recipe: Recipe, t: Any, lr: Any, lr_old: Any, old: Recipe | None = None) -> tuple[Any, ...]:
     """The fields of `Prepared` in float64: functions of t and the blocks' coefficients, evaluated.
 
     t counts from 1; t, lr and lr_old are floats or float64 tensors (0-d, or batches under vmap).
+    old: the recipe with the numbers of step t-1, where those are others than the recipe's own at t-1.
     Raises ValueError for a function of t that leaves its number's range, and for rates of decay that `lr` does not allow.
     """
+    recalled: Recipe | tuple[()] = ()  # None would be a leaf
+    if recipe.recalls_direction:
+        recalled = old or (at(recipe, where(t > 1, t - 1, t)) if recipe.moves else recipe)
     recipe = at(recipe, t) if recipe.moves else recipe
     lr = recipe.lr if lr is None else lr(t) if callable(lr) else lr
     if isinstance(lr, float | int):
         if not 0 <= lr < float("inf"):
             raise ValueError(f"lr must lie in [0, inf), got {lr:g}")
         recipe.decay.allow(lr)
-    coefficients = {path: block.coefficients(t) for path, block in recipe.blocks()}
+    # by name, so that the same ones stand in the same order at every t
+    coefficients = {path: dict(sorted(block.coefficients(t).items())) for path, block in recipe.blocks()}
     # before the first step there is no older rate
-    return recipe, coefficients, t, lr, where(t == 1, lr, lr_old), recipe.moment.weight(t)
+    return recipe, coefficients, t, lr, where(t == 1, lr, lr_old), recipe.moment.weight(t), recalled
 
 
 def at(owner: Any, t: Any) -> Any:
@@ -103,13 +114,13 @@ def advance(
         lr_old=p.lr_old,
         theta=theta,
         g=g,
-        tensor=tensor,
-        scope=scope,
+        tensor=Over(tensor, theta),
+        scope=Over(scope, theta),
         grad_norm=grad_norm,
         hessian=hessian,
         a=p.a,
     )
-    x.d = recall(recipe, state, x)
+    x.d = recall(p, state, x)
 
     def run(path: str, block: Block, value: Any) -> Any:
         x.value, x.c = value, SimpleNamespace(**p.coefficients[path])
@@ -159,12 +170,13 @@ def first(path: str, block: Block, state: State) -> Tensor | None:
     return next(iter(own(path, block, state).values()), None)
 
 
-def recall(recipe: Recipe, state: State, x: Flow) -> Tensor | None:
-    """The previous direction: stored, or computed again from the state and θ as it stands."""
-    if not recipe.uses_direction:
-        return None
-    if recipe.stores_direction:
+def recall(p: Prepared, state: State, x: Flow) -> Tensor | None:
+    """The previous direction: stored, or computed again from the state, θ as it stands, and the numbers it was made with."""
+    if p.recipe.stores_direction:
         return state["direction.d"]
+    recipe = p.recalled
+    if not recipe:
+        return None
     u, D = read(recipe, "moment", state, x, None), rectified(recipe, state, x)
     decay = spread(recipe.decay, own("decay", recipe.decay, state), x)
     return recipe.decay.recall(u / D, x.theta, **decay)

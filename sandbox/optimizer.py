@@ -10,6 +10,7 @@ number is "momentum", and the rate of weight decay is "weight_decay".
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -77,6 +78,7 @@ class Optimizer(torch.optim.Optimizer):
         self.maximize, self.nonfinite, self.skipped_steps = bool(maximize), nonfinite, 0
         self.flat, self._backend = bool(flat), backends.get(backend, flat=flat)
         self._cohorts: dict[int, tuple[list[bool], list[Cohort]]] = {}
+        self._before: dict[int, dict[Tensor, Recipe]] = {}
         self.watch: Watch | None = None
         self.generator = torch.Generator().manual_seed(seed)
         self._resolved: dict[int, tuple[Any, Recipe]] = {}
@@ -95,10 +97,11 @@ class Optimizer(torch.optim.Optimizer):
         # what the optimizer was given by keyword holds for every group that has a number of this name
         filled = {name: self._given.get(name, value) for name, value in names.items()}
         group = {**filled, **param_group, "recipe": recipe}
-        if isinstance(group["lr"], Tensor):
-            if group["lr"].numel() != 1:
-                raise ValueError(f"lr must be a number or a tensor of one entry, got shape {tuple(group['lr'].shape)}")
-            group["lr"] = group["lr"].detach().clone()  # never shared between groups: schedulers change it in place
+        for name in names:
+            if isinstance(group[name], Tensor):
+                if group[name].numel() != 1:
+                    raise ValueError(f"{name} must be a number or a tensor of one entry, got shape {tuple(group[name].shape)}")
+                group[name] = group[name].detach().clone()  # never shared between groups: it may be changed in place
         super().add_param_group(group)
         group = self.param_groups[-1]
         for key in [key for key in group if key in self.defaults and key not in names and key != "recipe"]:
@@ -165,7 +168,11 @@ class Optimizer(torch.optim.Optimizer):
         second-order recipe without what it needs.
         """
         loss, products = self._evaluate(closure)
-        grads = [[p.grad for p in group["params"]] for group in self.param_groups]
+        # a parameter that no Hessian-vector product reaches (a frozen one) makes no step of second order, whatever its p.grad
+        grads = [
+            [p.grad if not group["recipe"].second_order or p in products else None for p in group["params"]]
+            for group in self.param_groups
+        ]
         self._check_layout(grads)
         if self.maximize:
             grads = [[None if g is None else -g for g in row] for row in grads]
@@ -183,9 +190,9 @@ class Optimizer(torch.optim.Optimizer):
                 now.decay.allow(lr)
                 mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
                 hessians = [products.get(p) for p in cohort.params] if products else [None] * len(cohort.params)
-                planned.append(
-                    (index, cohort, Step(now, lr, cast(Any, mine), cast(Any, hessians), norm if recipe.needs_norm else None))
-                )
+                old = self._old(cohort, group, recipe) if recipe.recalls_direction else None
+                norm_of = norm if recipe.needs_norm else None
+                planned.append((index, cohort, Step(now, lr, cast(Any, mine), cast(Any, hessians), old, norm_of)))
         totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
         if check and not self._finite(totals, grads, "gradient"):
             return loss
@@ -195,9 +202,20 @@ class Optimizer(torch.optim.Optimizer):
                 return loss
         if self.watch is not None:
             self.watch.look([(self._names(index, cohort), cohort, step) for index, cohort, step in planned])
-        for _, cohort, step in planned:
+        for index, cohort, step in planned:
             self._backend.step(cohort, step)
+            if step.old is not None:
+                cohort.recipe, cohort.base = step.recipe, self.param_groups[index]["recipe"]
+            if cohort.entries is None:
+                cohort.entries = [entry for state in cohort.states for entry in state.values()]
         return loss
+
+    @staticmethod
+    def _old(cohort: Cohort, group: dict[str, Any], recipe: Recipe) -> Recipe:
+        """The recipe with the numbers of the cohort's last step; one exchanged since as if it had made that step."""
+        if cohort.recipe is not None and cohort.base is group["recipe"]:
+            return cohort.recipe
+        return kernel.at(recipe, max(cohort.steps, 1)) if recipe.moves else recipe
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> tuple[Any, dict[Tensor, Tensor]]:
         """The closure's result, and z ⊙ Hz for the groups whose recipe is of second order."""
@@ -253,21 +271,65 @@ class Optimizer(torch.optim.Optimizer):
         )
 
     def _in_step(self, index: int, grads: list[Tensor | None]) -> list[Cohort]:
-        """The group's tensors that have a gradient, by steps made and last rate; kept while the same ones have one."""
-        present = [g is not None for g in grads]
+        """The group's tensors that have a gradient, by steps made, last rate and last numbers; kept while the same ones have
+        one and nobody has put others in their place."""
+        group = self.param_groups[index]
+        present, params = [g is not None for g in grads], group["params"]
         kept = self._cohorts.get(index)
-        if kept is not None and kept[0] == present:
+        if kept is not None and kept[0] == present and self._stand(kept[1], params):
             return kept[1]
-        cohorts: dict[tuple[int, float], Cohort] = {}
-        for i, p in enumerate(self.param_groups[index]["params"]):
+        before = self._last_recipes(index)
+        cohorts: dict[tuple[Any, ...], Cohort] = {}
+        for i, p in enumerate(params):
             if present[i] and p.numel():
-                steps, lr_old = int(self.state[p]["step"]), float(self.state[p]["lr"])
-                cohort = cohorts.setdefault((steps, lr_old), Cohort([], [], [], steps, lr_old))
+                alone = Cohort(
+                    [], [], [], int(self.state[p]["step"]), float(self.state[p]["lr"]), before.get(p), group["recipe"]
+                )
+                cohort = cohorts.setdefault(alone.key, alone)
                 cohort.members.append(i)
                 cohort.params.append(p)
                 cohort.states.append(self.state[p])
         self._cohorts[index] = present, list(cohorts.values())
+        self._before[index] = before
         return self._cohorts[index][1]
+
+    def _stand(self, cohorts: list[Cohort], params: list[Tensor]) -> bool:
+        """Whether the cohorts are still what they were made from, and none has caught up with another."""
+        for cohort in cohorts:
+            mine = params if len(cohort.members) == len(params) else [params[i] for i in cohort.members]
+            if len(mine) != len(cohort.params) or not cohort.stands(mine, [self.state[p] for p in mine]):
+                return False
+        return len(cohorts) < 2 or len({cohort.key for cohort in cohorts}) == len(cohorts)
+
+    def _last_recipes(self, index: int) -> dict[Tensor, Recipe]:
+        """The recipe with the numbers of its last step, for each tensor of a group whose numbers are known to have changed."""
+        group = self.param_groups[index]
+        found = dict(self._before.get(index, {}))
+        for cohort in self._cohorts.get(index, ([], []))[1]:
+            if cohort.recipe is not None and cohort.base is group["recipe"]:
+                found |= dict.fromkeys(cohort.params, cohort.recipe)
+        return {p: found[p] for p in group["params"] if p in found and int(self.state[p]["step"])}
+
+    def numbers_before(self) -> dict[int, dict[str, float]]:
+        """Place of a parameter -> the numbers of its last step, where the group has others by now and d depends on them."""
+        found, place = {}, 0
+        for index, group in enumerate(self.param_groups):
+            before, now = self._last_recipes(index), self._recipe(index)
+            for p in group["params"]:
+                if p in before and before[p].leaves != kernel.at(now, int(self.state[p]["step"])).leaves:
+                    found[place] = {name: float(value) for name, value in before[p].numbers().items()}
+                place += 1
+        return found
+
+    def take_numbers_before(self, numbers: dict[int, dict[str, float]]) -> None:
+        """The inverse of `numbers_before`."""
+        self._cohorts, self._before, place = {}, {}, 0
+        for index, group in enumerate(self.param_groups):
+            for p in group["params"]:
+                if place in numbers:
+                    made = kernel.at(self._recipe(index), max(int(self.state[p]["step"]), 1))
+                    self._before.setdefault(index, {})[p] = made.with_numbers(numbers[place])
+                place += 1
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -281,19 +343,22 @@ class Optimizer(torch.optim.Optimizer):
         Raises ValueError where it belongs to another recipe (naming the slots that differ), to other shapes or groups.
         """
         checkpoint.unpack(self, state_dict)
-        self._cohorts = {}  # their counts come from the checkpoint now
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("maximize", "nonfinite", "skipped_steps", "flat", "_backend", "_given")
         mine = {name: getattr(self, name) for name in own}
-        return {**super().__getstate__(), **mine, "generator_state": self.generator.get_state()}
+        kept = super().__getstate__()
+        kept["state"] = defaultdict(dict, {p: checkpoint.apart(state) for p, state in kept["state"].items()})
+        return {**kept, **mine, "numbers_before": self.numbers_before(), "generator_state": self.generator.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         self.generator = torch.Generator()
         self.generator.set_state(state.pop("generator_state"))
+        numbers = state.pop("numbers_before")
         super().__setstate__(state)
-        self._resolved, self._paths, self._cohorts, self.watch = {}, {}, {}, None
+        self._resolved, self._paths, self.watch = {}, {}, None
+        self.take_numbers_before(numbers)
 
     def __repr__(self) -> str:
         groups = [f"{g['recipe'].name} at lr {g['lr']} on {len(g['params'])} tensors" for g in self.param_groups]

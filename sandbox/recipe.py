@@ -146,9 +146,14 @@ class Recipe:
         d = m/D comes from the state where moment, curvature, averaging and rectifier recall their outputs.  A decay inside
         d is recalled from θ, which a projection would have changed.
         """
-        recalled = all(getattr(self, slot).recalls for slot in ("moment", "curvature", "averaging", "rectifier"))
+        recalled = all(getattr(self, slot).recalls for slot in ("moment", "curvature", "averaging", "rectifier", "decay"))
         changed = self.decay.in_direction and not isinstance(self.projection, NoProjection)
         return self.uses_direction and not (recalled and not changed)
+
+    @functools.cached_property
+    def recalls_direction(self) -> bool:
+        """Whether each step computes the direction of the one before again."""
+        return self.uses_direction and not self.stores_direction
 
     @functools.cached_property
     def moves(self) -> bool:
@@ -212,6 +217,7 @@ class Recipe:
         *,
         lr: Any = None,
         hessian: Any = None,
+        old: Recipe | None = None,
         look: Callable[[list[int], kernel.Flow], None] | None = None,
     ) -> tuple[Any, Any]:
         """One step: (state, params) -> (state, params).  Pure: nothing is changed in place, no Python state.
@@ -219,6 +225,7 @@ class Recipe:
         params, grads, hessian: trees of the same form; a gradient that is None leaves its tensor and state as they are.
         lr: η, a number, 0-d tensor or function of t; default the recipe's.
         hessian: z ⊙ Hz for a second-order recipe (`sandbox.hessian.hutchinson`).
+        old: the recipe of the step before, where its numbers were others: d is computed again with those it was made with.
         look: called for each tensor with its place among the tree's leaves (a list: under scope "global" they are one vector),
             the `Flow` of its step; it must change nothing.
         Under scope "global" all tensors must have made the same number of steps.
@@ -244,7 +251,7 @@ class Recipe:
         for group in [active] if joint else [[i] for i in active]:
             t = (states[group[0]]["step"] + 1).to(torch.float64)
             dtype, device = state_dtype(leaves[group[0]].dtype), leaves[group[0]].device
-            prepared = kernel.prepare(self, t, lr, states[group[0]]["lr"], dtype, device)
+            prepared = kernel.prepare(self, t, lr, states[group[0]]["lr"], dtype, device, old)
             rows = [[row[i] for i in group] for row in (states, leaves, grads, hessians)]
             after = self.leaf_update(prepared, rows, norm, look and functools.partial(look, group))
             for i, (new, theta) in zip(group, after, strict=True):

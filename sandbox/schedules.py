@@ -40,6 +40,9 @@ class Warmup(LRScheduler):
         if steps < 0:
             raise ValueError(f"warm-up: steps must be at least 0, got {steps}")
         groups = optimizer.param_groups
+        for i, group in enumerate(groups):
+            if callable(group["lr"]) and not isinstance(group["lr"], torch.Tensor):
+                raise ValueError(f"warm-up: the rate of group {i} is a function of t already; put the warm-up into it")
         targets = [float(g.get("initial_lr", g["lr"])) for g in groups]
         given = list(init) if isinstance(init, Sequence) else [init] * len(groups)
         if len(given) != len(groups):

@@ -96,6 +96,32 @@ class Coordinate:
     amax = mean = spread = sum
 
 
+class Over:
+    """A scope, for values that may stand for a whole leaf without having its shape (a spread scalar, a 0-d tensor)."""
+
+    def __init__(self, scope: Scope, like: Tensor) -> None:
+        self.scope, self.like = scope, like
+
+    def _whole(self, x: Tensor) -> Tensor:
+        return x if x.shape == self.like.shape else x.expand(self.like.shape)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Σ x."""
+        return self.scope.sum(self._whole(x))
+
+    def amax(self, x: Tensor) -> Tensor:
+        """max x, for x ≥ 0."""
+        return self.scope.amax(self._whole(x))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Σ x / Σ 1."""
+        return self.scope.mean(self._whole(x))
+
+    def spread(self, s: Tensor) -> Tensor:
+        """One number per scope -> something that broadcasts over the coordinates."""
+        return self.scope.spread(s)
+
+
 def _trailing(x: Tensor) -> list[int]:
     return list(range(1, x.ndim))
 
@@ -120,6 +146,8 @@ class Joined:
     """
 
     def __init__(self, like: Sequence[Tensor]) -> None:
+        if len({(p.dtype, p.device) for p in like}) > 1:
+            raise ValueError("scope 'global' needs all tensors of a group on one device and in one precision")
         self.shapes = [p.shape for p in like]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.tensor: Scope = _Segments(self.sizes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import operator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -20,6 +22,8 @@ class Cohort:
 
     members: their places in the group.  states: their entries in the optimizer's state; a backend may put other tensors of the
     same values into these dicts (views of a buffer, say).  plan: what the backend keeps for this cohort.
+    recipe: with its numbers as they were at the last step; base: the group's, from which it came.  entries: the tensors in
+    `states` as the last step left them.
     """
 
     members: list[int]
@@ -27,7 +31,30 @@ class Cohort:
     states: list[dict[str, Any]]
     steps: int
     lr_old: float
+    recipe: Recipe | None = None
+    base: Recipe | None = None
     plan: Any = None
+    entries: list[Tensor] | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tensors that make a step together have in common."""
+        return self.steps, self.lr_old, None if self.recipe is None else tuple(self.recipe.leaves)
+
+    def stands(self, params: list[Tensor], states: list[dict[str, Any]]) -> bool:
+        """Whether these are still its parameters and states, and its count is what the states say: someone may have put other
+        tensors in their place, or set "step" to 0."""
+        if not all(map(operator.is_, params, self.params)):
+            return False
+        entries = self.entries
+        if entries is not None:
+            found = list(itertools.chain.from_iterable(state.values() for state in states))
+            if len(found) != len(entries) or not all(map(operator.is_, found, entries)):
+                return False
+        steps = getattr(self.plan, "steps", None)  # all of them in one tensor
+        if steps is not None:
+            return bool((steps == self.steps).all())
+        return all(int(state["step"]) == self.steps for state in states)
 
     def advance(self, lr: float) -> None:
         """Counts a step made at rate `lr`, here and in the states."""
@@ -45,6 +72,7 @@ class Step:
     lr: float
     grads: list[Tensor]
     hessians: list[Tensor | None]
+    old: Recipe | None  # with the numbers of the cohort's last step, where the recipe computes its direction again
     norm: Tensor | None  # ‖g‖₂ over all gradients of the optimizer, where the recipe needs it
 
 

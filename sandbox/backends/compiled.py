@@ -179,14 +179,13 @@ class Compiled:
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """Copies the gradients of small tensors into their arenas, whose sums are then one number for all of them."""
-        now = step.recipe, cohort.steps + 1, step.lr, cohort.lr_old
-        if cohort.plan is not None and cohort.plan.fits(step):
-            values = graph.values_of(*now)
-        else:
+        now = step.recipe, cohort.steps + 1, step.lr, cohort.lr_old, step.old
+        values, names = graph.values_of(*now)
+        if cohort.plan is None or names != cohort.plan.names or not cohort.plan.fits(step):
             values, structure = graph.numbers_of(*now, evaluated=True)
             if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
-                cohort.plan = Plan(cohort, step, structure, self)
-            cohort.plan.recipe = step.recipe
+                cohort.plan, cohort.entries = Plan(cohort, step, structure, self), None
+            cohort.plan.recipe, cohort.plan.names = step.recipe, names
         return cohort.plan.load(step, values, check=check)
 
     def step(self, cohort: Cohort, step: Step) -> None:
@@ -199,6 +198,7 @@ class Plan:
 
     def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Compiled) -> None:
         self.recipe, self.structure, self.flat, self.mode = step.recipe, structure, backend.flat, backend.mode
+        self.names: list[str] = []  # of the coefficients
         kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
         length = structure.num_leaves
         # filled and never replaced: graphs and their calls keep them
@@ -242,9 +242,11 @@ class Plan:
         kernel = kernel_of(self.recipe, self._signature(kind, p, g.dtype), step_only=False, mode=self.mode)
         states = []
         for name, shape in self.recipe.state_kinds().items():
-            value = cohort.states[i][name]
+            # a model may have been cast: the graph reads states in the precision in which it computes
+            value = cohort.states[i][name].to(p.device, state_dtype(p.dtype))
+            value = value.contiguous() if shape in (PARAMETER, SCOPE) else value
+            cohort.states[i][name] = value
             if shape in (PARAMETER, SCOPE) and value.ndim:
-                cohort.states[i][name] = value = value.contiguous()
                 value = layout.flatten(kind, value)
             states.append(value if value.ndim else value.view(1))
         key = state_dtype(p.dtype), p.device
@@ -370,7 +372,16 @@ def _channel_sizes(p: Tensor) -> list[int]:
 
 
 def _flatten(small: Small) -> None:
-    """Makes parameters views of the arena's buffer, with the values that they have now."""
+    """Makes parameters views of the arena's buffer, with the values that they have now; contiguous ones.
+
+    Raises ValueError where a parameter has got another dtype or device since: it is not cast back.
+    """
+    for p, view in zip(small.params, small.theta_views, strict=True):
+        if (p.dtype, p.device) != (view.dtype, view.device):
+            raise ValueError(
+                f"flat=True: a parameter was {view.dtype} on {view.device} and is {p.dtype} on {p.device} now; "
+                "make a new optimizer and load the old one's state_dict"
+            )
     for p, view in zip(small.params, small.theta_views, strict=True):
         view.copy_(p.detach())
         p.data = view

@@ -26,7 +26,7 @@ class Eager:
             p = cohort.params[members[0]]
             key = state_dtype(p.dtype), p.device
             if key not in prepared:
-                prepared[key] = kernel.prepare(recipe, cohort.steps + 1, step.lr, cohort.lr_old, *key)
+                prepared[key] = kernel.prepare(recipe, cohort.steps + 1, step.lr, cohort.lr_old, *key, step.old)
             rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
             after = recipe.leaf_update(prepared[key], rows, step.norm)
             for i, (state, theta) in zip(members, after, strict=True):

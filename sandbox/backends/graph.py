@@ -40,17 +40,23 @@ class Signature:
     evaluated: bool  # numbers come from `kernel.evaluate` on the host; else the graph evaluates them
 
 
-def numbers_of(recipe: Recipe, t: Any, lr: Any, lr_old: Any, *, evaluated: bool) -> tuple[list[Any], Any]:
-    """All that a step needs of t and numbers, in a fixed order, and the tree whose leaves they are."""
+def numbers_of(
+    recipe: Recipe, t: Any, lr: Any, lr_old: Any, old: Recipe | None = None, *, evaluated: bool
+) -> tuple[list[Any], Any]:
+    """All that a step needs of t and numbers, in a fixed order, and the tree whose leaves they are.  The last three leaves
+    are t, η and the last η where they are not evaluated yet."""
     if evaluated:
-        return pytree.tree_flatten(kernel.evaluate(recipe, t, lr, lr_old))
-    return pytree.tree_flatten((dataclasses.replace(recipe, lr=0.0), t, lr, lr_old))
+        return pytree.tree_flatten(kernel.evaluate(recipe, t, lr, lr_old, old))
+    bare = () if old is None else dataclasses.replace(old, lr=0.0)
+    return pytree.tree_flatten((dataclasses.replace(recipe, lr=0.0), bare, t, lr, lr_old))
 
 
-def values_of(recipe: Recipe, t: Any, lr: Any, lr_old: Any) -> list[Any]:
-    """The evaluated numbers of `numbers_of` alone, for a recipe whose structure is known: a third of the time."""
-    recipe, *rest = kernel.evaluate(recipe, t, lr, lr_old)
-    return [*recipe.leaves, *pytree.tree_leaves(rest)]
+def values_of(recipe: Recipe, t: Any, lr: Any, lr_old: Any, old: Recipe | None = None) -> tuple[list[Any], list[str]]:
+    """The evaluated numbers of `numbers_of` alone, for a recipe whose structure is known: a third of the time; and the
+    coefficients' names, which a block might change."""
+    recipe, coefficients, *rest, recalled = kernel.evaluate(recipe, t, lr, lr_old, old)
+    values = [*recipe.leaves, *pytree.tree_leaves((coefficients, rest)), *(recalled.leaves if recalled else ())]
+    return values, [name for own in coefficients.values() for name in own]
 
 
 def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1) -> GraphModule:
@@ -68,7 +74,9 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
         norm = inputs.pop(0).view(()) if recipe.needs_norm else None
         hessian = inputs.pop(0).to(signature.dtype) if recipe.second_order else None
         host = pytree.tree_unflatten(list(numbers.unbind()), signature.structure)
-        host = host if signature.evaluated else kernel.evaluate(*host)
+        if not signature.evaluated:
+            bare, old, t, lr, lr_old = host
+            host = kernel.evaluate(bare, t, lr, lr_old, old or None)
         prepared = kernel.Prepared(*pytree.tree_map(lambda v: torch.as_tensor(v).to(signature.dtype), host))
         pair = (layout.Rows(*rows[:3]), layout.Rows(*rows[3:])) if rows else None
         tensor, within = layout.scopes(signature.kind, signature.scope, pair, opaque=opaque)

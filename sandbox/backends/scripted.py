@@ -27,12 +27,14 @@ from sandbox.recipe import Recipe, state_dtype
 _PROGRAMS: dict[Any, Any] = {}
 
 
-def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
+def program(recipe: Recipe, dtype: torch.dtype, device: torch.device, old: Recipe | None = None) -> Any:
     """The script of a recipe for parameters of `dtype`: a torch.jit.ScriptModule with `init`, `step` and `numbers`.
+
+    old: also takes the numbers of the step before, where they may be others than the recipe's own at t-1.
 
     Raises ValueError, with the reason, for a recipe that cannot be scripted.
     """
-    values, structure = graph.numbers_of(recipe, 1.0, 0.0, 0.0, evaluated=False)
+    values, structure = graph.numbers_of(recipe, 1.0, 0.0, 0.0, old, evaluated=False)
     layouts = ["arena"] if recipe.scope == "global" else ["whole", "channels"] if recipe.scope == "channel" else ["whole"]
     leaves = {}
     for kind in layouts:
@@ -86,7 +88,7 @@ class Scripted:
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort, by the script of each dtype and device in it."""
-        values, structure = graph.numbers_of(step.recipe, 1.0, 0.0, 0.0, evaluated=False)
+        values, structure = graph.numbers_of(step.recipe, 1.0, 0.0, 0.0, step.old, evaluated=False)
         groups: dict[Any, list[int]] = {}
         for i, p in enumerate(cohort.params):
             groups.setdefault((p.dtype, p.device), []).append(i)
@@ -95,7 +97,7 @@ class Scripted:
         for (dtype, device), members in groups.items():
             key = structure, step.recipe.scope, dtype, device
             if key not in _PROGRAMS:
-                _PROGRAMS[key] = program(step.recipe, dtype, device).to(device)
+                _PROGRAMS[key] = program(step.recipe, dtype, device, step.old).to(device)
             script = _PROGRAMS[key]
             script.numbers.copy_(torch.tensor([float(v) for v in values], dtype=torch.float64))
             params = [cohort.params[i].detach() for i in members]

@@ -147,7 +147,8 @@ def replay(cohort: Cohort, step: Step) -> list[View]:
     found: list[View] = []
     for members in [everything] if recipe.scope == "global" else [[i] for i in everything]:
         p = cohort.params[members[0]].detach()
-        prepared = kernel.prepare(recipe, cohort.steps + 1, step.lr, cohort.lr_old, state_dtype(p.dtype), p.device)
+        where = state_dtype(p.dtype), p.device
+        prepared = kernel.prepare(recipe, cohort.steps + 1, step.lr, cohort.lr_old, *where, step.old)
         rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
         seen: list[View] = []
 
