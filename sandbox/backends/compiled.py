@@ -22,7 +22,7 @@ from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 
 from sandbox import scope
-from sandbox.backends import Cohort, Step, graph, layout, totals
+from sandbox.backends import Cohort, Step, graph, layout, selfcheck, totals
 from sandbox.blocks import PARAMETER, SCOPE
 from sandbox.recipe import Recipe, state_dtype
 
@@ -63,6 +63,7 @@ class Kernel:
         """The graph; sets `steps_only`, whether it writes the step instead of θ (where asked for and possible)."""
         traced = graph.trace(self.recipe, self.signature, opaque=True, scale=_scale(self.signature))
         self.steps_only = self.step_only and graph.write_step_only(traced)
+        selfcheck.check(self.recipe, self.signature, traced, self.steps_only)
         return traced
 
     def run_for(self, theta: Tensor) -> Run:
@@ -262,7 +263,7 @@ class Plan:
         empty = [0] * (2 - len(sizes))
         tensors = each = layout.rows_of(sizes + empty, width, device)
         if recipe.scope == "channel":
-            each = layout.rows_of([n for p in params for n in _channel_sizes(p)] + empty, width, device)
+            each = layout.rows_of([n for p in params for n in layout.channel_sizes(p)] + empty, width, device)
         total = len(tensors.owner)
         starts = [width * int(n) for n in (tensors.lengths.cumsum(0) - tensors.lengths)[: len(sizes)]]
 
@@ -364,11 +365,6 @@ class Plan:
 
 def _some(tensors: list[Tensor | None], indices: list[int]) -> list[Tensor]:
     return [t for i in indices if (t := tensors[i]) is not None]
-
-
-def _channel_sizes(p: Tensor) -> list[int]:
-    """Entries of each channel of a tensor."""
-    return [p.numel() // p.shape[0]] * p.shape[0] if p.ndim > 1 else [1] * p.numel()
 
 
 def _flatten(small: Small) -> None:

@@ -4,8 +4,10 @@
     run = program.module()
     run(numbers, theta, g, *state)                              # in place; theta, g and state as vectors of one length
 
-numbers: float64 vector of the recipe's numbers in the order of `recipe.numbers()` without "lr", then t (from 1), η_t and
-η_{t-1}.  State: in the order of `recipe.state_kinds()`; those of one number a tensor have shape (1,).
+numbers: `exported.numbers(recipe, t, lr, lr_old)`, a float64 vector: a zero in place of the recipe's own rate, its other
+numbers in the order of `recipe.numbers()`, then t (from 1), η_t and η_{t-1}.  A recipe that needs ‖g‖₂ over all tensors takes
+it after g, with shape (1,); one of second order then takes z ⊙ Hz.  State: in the order of `recipe.state_kinds()`; those of
+one number a tensor have shape (1,).
 """
 
 from __future__ import annotations
@@ -15,8 +17,14 @@ from typing import Any
 import torch
 from torch.export import Dim
 
-from sandbox.backends import graph
+from sandbox.backends import graph, selfcheck
 from sandbox.recipe import Recipe, state_dtype
+
+
+def numbers(recipe: Recipe, t: float, lr: float, lr_old: float = 0.0) -> torch.Tensor:
+    """The first input of an exported step."""
+    values, _ = graph.numbers_of(recipe, float(t), lr, lr_old, evaluated=False)
+    return torch.tensor([float(v) for v in values], dtype=torch.float64)
 
 
 def export(recipe: Recipe, dtype: torch.dtype = torch.float32) -> Any:
@@ -26,6 +34,7 @@ def export(recipe: Recipe, dtype: torch.dtype = torch.float32) -> Any:
     _, structure = graph.numbers_of(recipe, 1.0, 0.0, 0.0, evaluated=False)
     signature = graph.Signature(structure, "whole", 1, recipe.scope, dtype, dtype, state_dtype(dtype), "cpu", evaluated=False)
     traced = graph.trace(recipe, signature, opaque=False)
+    selfcheck.check(recipe, signature, traced)
     inputs = graph.example(recipe, signature)
     size = Dim("size", min=2)
     shapes = tuple({0: size} if i and tensor.ndim and len(tensor) > 1 else None for i, tensor in enumerate(inputs))

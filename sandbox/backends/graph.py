@@ -7,6 +7,7 @@ to Inductor, the scripted one to TorchScript: neither ever sees a dataclass.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import torch
@@ -88,12 +89,34 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
         return kernel.apart([*inputs, theta], [*(new[name] for name in names), after.to(signature.theta)], copy)
 
     inputs = example(recipe, signature, scale)
-    if opaque:
-        traced = make_fx(torch.func.functionalize(step), select_decomp_table(), tracing_mode="symbolic")(*inputs)
-    else:
-        traced = make_fx(step, tracing_mode="symbolic")(*inputs)
+    try:
+        if opaque:
+            traced = make_fx(torch.func.functionalize(step), select_decomp_table(), tracing_mode="symbolic")(*inputs)
+        else:
+            traced = make_fx(step, tracing_mode="symbolic")(*inputs)
+    except Exception as error:
+        raise ValueError(
+            f"recipe {recipe.name!r} has no graph: {_short(error)}\nA block must not choose by the values of numbers or "
+            "tensors (torch.where does), and a scalar of a scope needs x.scope.spread before it meets coordinates"
+        ) from error
+    _check_sizes(recipe, traced, signature.structure.num_leaves)
     _write_back(traced, 6 if signature.kind == "arena" else 0, len(names))
     return traced
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+def _check_sizes(recipe: Recipe, traced: GraphModule, numbers: int) -> None:
+    """Raises ValueError where tracing has taken a size for granted, but for how many numbers there are."""
+    first = next(n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder")
+    guards = [str(guard.expr) for guard in first.fake_mode.shape_env.guards]
+    taken = [guard for guard in guards if not re.fullmatch(rf"Eq\(\w+, {numbers}\)", guard)]
+    if taken:
+        raise ValueError(
+            f"recipe {recipe.name!r} has no graph for all sizes: some block asks for a size ({taken[0]} was taken for granted)"
+        )
 
 
 def _write_back(traced: GraphModule, rows: int, states: int) -> None:
@@ -117,23 +140,30 @@ def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor
     def filled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.full(shape, 0.5, dtype=dtype, device=device)
 
-    def rows(owners: int) -> list[Tensor]:
-        total = _ROWS * scale
-        lengths = torch.full((owners,), total // owners, dtype=torch.int64, device=device)
-        lengths[0] += total - int(lengths.sum())
-        owner = torch.repeat_interleave(torch.arange(owners, device=device), lengths)
-        return [owner, lengths, torch.full((total,), signature.width, dtype=torch.int32, device=device)]
+    leaves = signature.structure.num_leaves
 
-    shape = {"arena": (_ROWS * scale, signature.width), "channels": (_CHANNELS * scale, _REST)}.get(kind, (_LENGTH * scale,))
+    def other(size: int) -> int:  # than the number of numbers
+        return size if size != leaves else size + 101
+
+    owners, scopes = other(_OWNERS), other(_OWNERS if joint else _SCOPES)
+    length = {"arena": other(_ROWS * scale), "channels": other(_CHANNELS * scale)}.get(kind, other(_LENGTH * scale))
+    shape = {"arena": (length, signature.width), "channels": (length, other(_REST))}.get(kind, (length,))
     # a number of a whole tensor has shape (1,): what Inductor writes to a 0-d CPU tensor of float64 is lost
-    each = {"arena": (_OWNERS if joint else _SCOPES,), "channels": (shape[0], 1)}.get(kind, (1,))
+    each = {"arena": (scopes,), "channels": (shape[0], 1)}.get(kind, (1,))
     if signature.scope == "coordinate" or (signature.scope == "channel" and kind == "whole"):
         each = shape
-    shapes = {PARAMETER: shape, SCOPE: each, TENSOR: (_OWNERS,) if kind == "arena" else (1,)}
-    numbers = filled((signature.structure.num_leaves,), signature.dtype if signature.evaluated else torch.float64)
+
+    def rows(count: int) -> list[Tensor]:
+        lengths = torch.full((count,), length // count, dtype=torch.int64, device=device)
+        lengths[0] += length - int(lengths.sum())
+        owner = torch.repeat_interleave(torch.arange(count, device=device), lengths)
+        return [owner, lengths, torch.full((length,), signature.width, dtype=torch.int32, device=device)]
+
+    shapes = {PARAMETER: shape, SCOPE: each, TENSOR: (owners,) if kind == "arena" else (1,)}
+    numbers = filled((leaves,), signature.dtype if signature.evaluated else torch.float64)
     inputs = [numbers]
     if kind == "arena":
-        inputs += [*rows(_OWNERS), *rows(_OWNERS if joint else _SCOPES)]
+        inputs += [*rows(owners), *rows(scopes)]
     inputs += [filled(shape, signature.theta), filled(shape, signature.grad)]
     inputs += [filled((1,), signature.dtype)] if recipe.needs_norm else []
     inputs += [filled(shape, signature.grad)] if recipe.second_order else []

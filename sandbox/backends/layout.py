@@ -146,6 +146,11 @@ def scopes(kind: str, name: str, rows: tuple[Rows, Rows] | None, *, opaque: bool
     return tensor, scope.Coordinate() if name == "channel" else tensor
 
 
+def channel_sizes(p: Tensor) -> list[int]:
+    """Entries of each channel of a tensor."""
+    return [p.numel() // p.shape[0]] * p.shape[0] if p.ndim > 1 else [1] * p.numel()
+
+
 def rows_of(sizes: Sequence[int], width: int, device: torch.device) -> Rows:
     """The rows of owners of the given sizes, laid one after another; an empty one has a row of padding."""
     count = [max(-(-size // width), 1) for size in sizes]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from sandbox.backends import Cohort, Step, graph, totals
+from sandbox.backends import Cohort, Step, graph, selfcheck, totals
 from sandbox.blocks import PARAMETER, SCOPE
 from sandbox.recipe import Recipe, state_dtype
 
@@ -47,6 +47,7 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device, old: Recip
                 f"recipe {recipe.name!r} cannot be scripted: {error}\nA function of t must accept t as a 0-d float64 tensor, "
                 "and a block must not choose by the values of tensors (torch.where does)"
             ) from error
+        selfcheck.check(recipe, signature, leaves[kind])
     shell = torch.nn.Module()
     shell.register_buffer("numbers", torch.tensor([float(v) for v in values], dtype=torch.float64))
     with warnings.catch_warnings():
