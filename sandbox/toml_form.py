@@ -73,8 +73,13 @@ def _table(owner: Any) -> dict[str, Any]:
             table[field.name] = float(value)
         elif is_number(field) and callable(value):
             table[field.name] = {"function": _path(value)}
-        elif value is not None:
+        elif value is None:
+            if field.default is not None:
+                raise ValueError(f"{type(owner).__name__}.{field.name} is None, for which TOML has no word")
+        elif isinstance(value, bool | int | float | str):
             table[field.name] = value
+        else:
+            raise ValueError(f"{type(owner).__name__}.{field.name} = {value!r} cannot be written as TOML")
     return table
 
 
@@ -97,7 +102,7 @@ def _value(value: Any, key: str) -> Any:
         if not isinstance(value["function"], str) or not callable(function := _import(value["function"])):
             raise ValueError(f"{key}: {value['function']!r} is not the import path of a function, as 'module:name'")
         return function
-    return value
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _block(table: dict[str, Any], key: str) -> Block:

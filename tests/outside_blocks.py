@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sandbox.blocks import PARAMETER, Curvature, Number, Rectifier, block, number
 
 
@@ -43,6 +45,18 @@ class Remembering(Curvature):
         B.unsqueeze(0).mul_(0.5)
         B.add_((before - earlier).abs())
         return B
+
+
+@block
+class Shaped(Rectifier):
+    """D = |B| + 1, with fields that are no numbers."""
+
+    axes: tuple = ()
+    power: Any = 2
+
+    def read(self, B):
+        # D = |B| + 1
+        return B.abs() + 1
 
 
 @block

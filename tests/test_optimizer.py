@@ -627,3 +627,143 @@ def test_checkpoints_keep_direction_and_counts():
     other.load_state_dict(climbing.state_dict())
     assert other.maximize
     assert other.skipped_steps == 1
+
+
+# -- what others put in its place --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+def test_parameters_and_states_put_in_place_of_others_are_seen(backend):
+    """Against torch's Adam, treated the same way: another parameter with the old one's state, states
+    replaced by zeros, states set to zero where they are, "step" among them."""
+    ends = []
+    for make in (lambda p: sandbox.Optimizer(p, "adam", lr=0.1, backend=backend), lambda p: torch.optim.Adam(p, lr=0.1)):
+        params = [
+            torch.ones(3, dtype=torch.float64, requires_grad=True),
+            torch.ones(2, dtype=torch.float64, requires_grad=True),
+        ]
+        optimizer = make(params)
+
+        def step(factor, params=params, optimizer=optimizer):
+            for p in params:
+                p.grad = factor * torch.arange(1.0, 1 + p.numel(), dtype=torch.float64)
+            optimizer.step()
+
+        step(1.0)
+        new = torch.full((3,), 5.0, dtype=torch.float64, requires_grad=True)
+        optimizer.state[new] = optimizer.state.pop(params[0])
+        optimizer.param_groups[0]["params"][0] = params[0] = new
+        step(-2.0)
+        for p in params:
+            for name, value in optimizer.state[p].items():
+                optimizer.state[p][name] = torch.zeros_like(value)
+        step(3.0)
+        for state in optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+        step(0.5)
+        ends.append([p.detach().clone() for p in params])
+    for p, q in zip(*ends, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+def test_tensors_that_catch_up_share_a_scalar_again(backend):
+    """Scope global: two tensors that have made as many steps at one rate are one vector, whether the run was resumed or not."""
+    ends = []
+    for resumed in (False, True):
+        draw = torch.Generator().manual_seed(0)
+        params = [torch.randn(3, dtype=torch.float64, generator=draw, requires_grad=True) for _ in range(2)]
+        optimizer = sandbox.Optimizer(params, "global-secant", lr=0.1, backend=backend)
+        for step in range(7):
+            if resumed and step == 3:
+                saved = copy.deepcopy(optimizer.state_dict())
+                optimizer = sandbox.Optimizer(params, "global-secant", lr=0.1, backend=backend)
+                optimizer.load_state_dict(saved)
+            optimizer.param_groups[0]["lr"] = 0.1 * (step + 1)
+            for i, p in enumerate(params):
+                g = torch.randn(3, dtype=torch.float64, generator=draw)
+                p.grad = None if step == 1 - i else g
+            optimizer.step()
+        ends.append([p.detach().clone() for p in params])
+    for p, q in zip(*ends, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("then", [torch.float64, torch.float32])
+def test_a_model_cast_between_steps(then):
+    """Large tensors, compiled: as eager, in the parameter's new precision (1e-4: states rounded to float32 on the way)."""
+    ends = []
+    for backend in ("eager", "compiled"):
+        draw = torch.Generator().manual_seed(0)
+        first = torch.float32 if then == torch.float64 else torch.float64
+        p = torch.nn.Parameter(torch.randn(2**17 + 5, generator=draw, dtype=first))
+        optimizer = sandbox.Optimizer([p], "apollo", lr=0.01, backend=backend)
+        for step in range(6):
+            if step == 3:
+                p.data, p.grad = p.data.to(then), None
+            p.grad = torch.randn(len(p), generator=draw).to(p.dtype)
+            optimizer.step()
+        assert p.dtype == then
+        ends.append(p.detach())
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-4)
+
+
+def test_flat_parameters_are_not_cast_back():
+    p = torch.ones(4, requires_grad=True)
+    optimizer = sandbox.Optimizer([p], "apollo", lr=0.01, backend="compiled", flat=True)
+    p.grad = torch.ones(4)
+    optimizer.step()
+    p.data, p.grad = p.data.double(), None
+    p.grad = torch.ones(4, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"flat=True: a parameter was torch.float32 on cpu and is torch.float64"):
+        optimizer.step()
+
+
+def test_global_scope_needs_one_precision():
+    params = [torch.ones(2, dtype=d, requires_grad=True) for d in (torch.float32, torch.float64)]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    with pytest.raises(ValueError, match="scope 'global' needs all tensors of a group on one device and in one precision"):
+        sandbox.Optimizer(params, "global-secant").step()
+
+
+def test_pickles_of_a_compiled_optimizer_hold_its_states_once():
+    params = [torch.zeros(100, requires_grad=True) for _ in range(50)]
+    for p in params:
+        p.grad = torch.ones(100)
+    optimizer = sandbox.Optimizer(params, "apollo", backend="compiled")
+    optimizer.step()
+    numbers = 50 * 100 * 4 * 4  # θ, its gradient, m and B
+    assert len(pickle.dumps(optimizer)) < 3 * numbers
+    assert len(pickle.dumps(optimizer.state_dict())) < 3 * numbers
+
+
+def test_a_frozen_parameter_makes_no_step_of_second_order():
+    """Even with an old gradient; the others go on."""
+    for backend in ("eager", "compiled", "scripted"):
+        a, b = (torch.ones(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        optimizer = sandbox.Optimizer([a, b], "adahessian", lr=0.1, backend=backend)
+        optimizer.step(lambda a=a, b=b: (a.square() + b.square()).sum())
+        a.requires_grad_(False)
+        kept = a.detach().clone()
+        optimizer.step(lambda a=a, b=b: (a.square() + b.square()).sum())
+        assert torch.equal(a, kept)
+        assert float(b[0].detach()) < 0.85
+
+
+def test_numbers_given_as_tensors_belong_to_one_group():
+    sigma = torch.tensor(0.1)
+    groups = [{"params": [torch.ones(2, requires_grad=True)]} for _ in range(2)]
+    optimizer = sandbox.Optimizer(groups, "apollo", **{"rectifier.sigma": sigma})
+    optimizer.param_groups[0]["rectifier.sigma"].fill_(0.5)
+    assert float(optimizer.param_groups[1]["rectifier.sigma"]) == pytest.approx(0.1)
+    assert float(sigma) == pytest.approx(0.1)
+
+
+def test_a_warm_up_of_a_rate_that_is_a_function_of_t_is_refused():
+    from sandbox.schedules import Geometric, warmup
+
+    optimizer = sandbox.Optimizer([torch.ones(2, requires_grad=True)], "apollo", lr=Geometric(first=0.1, ratio=0.9))
+    with pytest.raises(ValueError, match="the rate of group 0 is a function of t already"):
+        warmup(optimizer, 5)

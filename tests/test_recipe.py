@@ -434,3 +434,17 @@ def test_more_wrong_input_is_explained(make, error, says):
 def test_numbers_of_numpy_are_numbers():
     assert AbsoluteFloor(sigma=np.float32(0.5)).sigma == 0.5
     assert AbsoluteFloor(sigma=np.int64(2)).sigma == 2.0
+
+
+def test_close_numbers_are_different_recipes():
+    assert len(sandbox.ablate("apollo", **{"moment.beta": [1 - 1e-8, 1 - 1e-9, 0.9]})) == 3
+    assert len(sandbox.ablate("apollo", lr=[0.01, 0.0100000001, 0.01])) == 2
+
+
+def test_toml_keeps_tuples_and_refuses_what_it_has_no_word_for():
+    made = variants.get("apollo").replace(rectifier=outside_blocks.Shaped(axes=(1, 2)))
+    assert Recipe.from_toml(made.to_toml()) == made
+    with pytest.raises(ValueError, match=r"Shaped\.power is None, for which TOML has no word"):
+        variants.get("apollo").replace(rectifier=outside_blocks.Shaped(power=None)).to_toml()
+    with pytest.raises(ValueError, match=r"Shaped.power = torch.float32 cannot be written as TOML"):
+        variants.get("apollo").replace(rectifier=outside_blocks.Shaped(power=torch.float32)).to_toml()

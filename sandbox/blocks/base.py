@@ -18,9 +18,15 @@ A block sits in a slot.  In a step, it is called once, in this order of its meth
     read(value, **state) -> output      what it gives to the next slot, from what the previous one gave and its own state
                                         (there, state of one number a scope or tensor comes spread over the coordinates)
 
+A block acts coordinate by coordinate.  What it needs of a whole tensor or scope it gets by `x.tensor` and `x.scope` (sum, amax,
+mean, then spread), never by torch's own reductions, and it takes no shape and counts no entries: a backend may hand it one
+tensor, one as a vector, or many in one buffer with room between them.  A graph is tried against the pure update before it is
+used, and refused with the reason where they differ.
+
 Because `read` needs nothing else, last step's output can be computed again from the state: that is how a recipe recalls
 its direction d without storing it.  A block whose output needs more overrides `step` and says `recalls = False`.
-What depends only on t and on numbers goes into `coefficients`: once a step, in float64, and found in `x.c`.
+What depends only on t and on numbers goes into `coefficients`: once a step, in float64, and found in `x.c`.  There t is a
+Python number on the host, where 1 / (t - 1) divides by zero at t = 1 on either side of a `where`, and a tensor elsewhere.
 """
 
 from __future__ import annotations
@@ -37,6 +43,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from sandbox import suggest
 from sandbox.scope import Scope
 
 # A hyperparameter: a float, a 0-d tensor, a batch of values under vmap, or a function of t.
@@ -132,7 +139,7 @@ class Block:
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """Output and new state."""
-        new = settle(self.update(x, **state), state)
+        new = settle(self, self.update(x, **state), state)
         return self.read(x.value, **spread(self, new, x)), new
 
     def __post_init__(self) -> None:
@@ -142,6 +149,7 @@ class Block:
                 raise TypeError(f"{type(self).__name__}: {field.name} must be True or False, got {value!r}")
             if is_number(field):
                 object.__setattr__(self, field.name, _checked(type(self).__name__, field, getattr(self, field.name)))
+        _check_words(self)
         self.check()
 
     def check(self) -> None:
@@ -150,6 +158,17 @@ class Block:
     def __str__(self) -> str:
         shown = [f"{f.name}={show(getattr(self, f.name))}" for f in dataclasses.fields(self)]  # type: ignore[arg-type]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _check_words(made: Block) -> None:
+    """Raises ValueError for a kind of state or a need that there is not."""
+    kinds, needs = (PARAMETER, SCOPE, TENSOR), [f.name for f in dataclasses.fields(Flow)]
+    for name, kind in made.state.items():
+        if kind not in kinds:
+            raise ValueError(f"{type(made).__name__}: state {name!r}: {suggest.unknown('kind of state', str(kind), kinds)}")
+    for need in made.needs:
+        if need not in needs:
+            raise ValueError(f"{type(made).__name__}: {suggest.unknown('need', str(need), needs)}")
 
 
 def is_number(field: dataclasses.Field) -> bool:
@@ -259,9 +278,19 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     return torch.where(condition, a, b)
 
 
-def settle(new: dict[str, Any], old: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """New state in the shape of the old one: a number that is the same for all tensors is repeated for each."""
-    return {name: value if value.shape == old[name].shape else value.expand(old[name].shape) for name, value in new.items()}
+def settle(owner: Block, new: Any, old: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """New state in the shape of the old one: a number that is the same for all tensors is repeated for each.
+
+    Raises TypeError where `update` gave no tensor, ValueError where it gave other states than the block has.
+    """
+    name = type(owner).__name__
+    if not isinstance(new, Mapping) or new.keys() != old.keys():
+        given = ", ".join(sorted(map(str, new))) or "nothing" if isinstance(new, Mapping) else repr(new)
+        raise ValueError(f"{name}.update must return its states, {', '.join(old) or 'none'}, by name; it returned {given}")
+    for key, value in new.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name}.update must return tensors; its {key!r} is {value!r}")
+    return {key: value if value.shape == old[key].shape else value.expand(old[key].shape) for key, value in new.items()}
 
 
 def spread(owner: Block, state: Mapping[str, Tensor], x: Flow) -> dict[str, Tensor]:
@@ -347,7 +376,7 @@ class Decay(Block):
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """d and the new state."""
-        new = settle(self.update(x, **state), state)
+        new = settle(self, self.update(x, **state), state)
         return self.add(x.value, x.theta, **spread(self, new, x)), new
 
     def shrink(self, x: Flow) -> Tensor:
