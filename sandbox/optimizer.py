@@ -21,6 +21,7 @@ from sandbox import backends, checkpoint, hessian, kernel, lookup, suggest
 from sandbox.backends import Backend, Cohort, Step
 from sandbox.blocks import L2Decay
 from sandbox.blocks.base import show
+from sandbox.entries import Entries
 from sandbox.recipe import Recipe, global_norm
 
 if TYPE_CHECKING:
@@ -77,8 +78,10 @@ class Optimizer(torch.optim.Optimizer):
         _check_keys(recipe, numbers)
         self.maximize, self.nonfinite, self.skipped_steps = bool(maximize), nonfinite, 0
         self.flat, self._backend = bool(flat), backends.get(backend, flat=flat)
-        self._cohorts: dict[int, tuple[list[bool], list[Cohort]]] = {}
+        # by group: which parameters have a gradient, the cohorts, and all states when they were made
+        self._cohorts: dict[int, tuple[list[bool], list[Cohort], list[Any]]] = {}
         self._before: dict[int, dict[Tensor, Recipe]] = {}
+        self._touched = [False]  # by someone who put another tensor into a state
         self.watch: Watch | None = None
         self.generator = torch.Generator().manual_seed(seed)
         self._resolved: dict[int, tuple[Any, Recipe]] = {}
@@ -111,7 +114,7 @@ class Optimizer(torch.optim.Optimizer):
             self._rate(group, 1)
             for i, p in enumerate(group["params"]):
                 self._check_parameter(p, f"parameter {self._name(len(self.param_groups) - 1, i)}")
-                self.state[p] = _on_host(recipe.init_tensor(p.detach()))
+                self.state[p] = Entries(_on_host(recipe.init_tensor(p.detach())), self._touched)
         except Exception:
             self.param_groups.pop()
             raise
@@ -206,8 +209,7 @@ class Optimizer(torch.optim.Optimizer):
             self._backend.step(cohort, step)
             if step.old is not None:
                 cohort.recipe, cohort.base = step.recipe, self.param_groups[index]["recipe"]
-            if cohort.entries is None:
-                cohort.entries = [entry for state in cohort.states for entry in state.values()]
+        self._touched[0] = False
         return loss
 
     @staticmethod
@@ -276,7 +278,7 @@ class Optimizer(torch.optim.Optimizer):
         group = self.param_groups[index]
         present, params = [g is not None for g in grads], group["params"]
         kept = self._cohorts.get(index)
-        if kept is not None and kept[0] == present and self._stand(kept[1], params):
+        if kept is not None and kept[0] == present and self._stand(kept, params):
             return kept[1]
         before = self._last_recipes(index)
         cohorts: dict[tuple[Any, ...], Cohort] = {}
@@ -289,15 +291,17 @@ class Optimizer(torch.optim.Optimizer):
                 cohort.members.append(i)
                 cohort.params.append(p)
                 cohort.states.append(self.state[p])
-        self._cohorts[index] = present, list(cohorts.values())
+        self._cohorts[index] = present, list(cohorts.values()), list(self.state.values())
         self._before[index] = before
         return self._cohorts[index][1]
 
-    def _stand(self, cohorts: list[Cohort], params: list[Tensor]) -> bool:
+    def _stand(self, kept: tuple[list[bool], list[Cohort], list[Any]], params: list[Tensor]) -> bool:
         """Whether the cohorts are still what they were made from, and none has caught up with another."""
+        _, cohorts, states = kept
+        if self._touched[0] or not backends.identical(self.state.values(), states):
+            return False
         for cohort in cohorts:
-            mine = params if len(cohort.members) == len(params) else [params[i] for i in cohort.members]
-            if len(mine) != len(cohort.params) or not cohort.stands(mine, [self.state[p] for p in mine]):
+            if not cohort.stands(params if len(cohort.members) == len(params) else [params[i] for i in cohort.members]):
                 return False
         return len(cohorts) < 2 or len({cohort.key for cohort in cohorts}) == len(cohorts)
 
@@ -305,7 +309,7 @@ class Optimizer(torch.optim.Optimizer):
         """The recipe with the numbers of its last step, for each tensor of a group whose numbers are known to have changed."""
         group = self.param_groups[index]
         found = dict(self._before.get(index, {}))
-        for cohort in self._cohorts.get(index, ([], []))[1]:
+        for cohort in self._cohorts.get(index, ([], [], []))[1]:
             if cohort.recipe is not None and cohort.base is group["recipe"]:
                 found |= dict.fromkeys(cohort.params, cohort.recipe)
         return {p: found[p] for p in group["params"] if p in found and int(self.state[p]["step"])}
@@ -357,7 +361,9 @@ class Optimizer(torch.optim.Optimizer):
         self.generator.set_state(state.pop("generator_state"))
         numbers = state.pop("numbers_before")
         super().__setstate__(state)
-        self._resolved, self._paths, self.watch = {}, {}, None
+        self._resolved, self._paths, self.watch, self._touched = {}, {}, None, [False]
+        for p, entries in self.state.items():
+            self.state[p] = Entries(entries, self._touched)
         self.take_numbers_before(numbers)
 
     def __repr__(self) -> str:

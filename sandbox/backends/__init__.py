@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -22,8 +23,7 @@ class Cohort:
 
     members: their places in the group.  states: their entries in the optimizer's state; a backend may put other tensors of the
     same values into these dicts (views of a buffer, say).  plan: what the backend keeps for this cohort.
-    recipe: with its numbers as they were at the last step; base: the group's, from which it came.  entries: the tensors in
-    `states` as the last step left them.
+    recipe: with its numbers as they were at the last step; base: the group's, from which it came.
     """
 
     members: list[int]
@@ -34,27 +34,20 @@ class Cohort:
     recipe: Recipe | None = None
     base: Recipe | None = None
     plan: Any = None
-    entries: list[Tensor] | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What tensors that make a step together have in common."""
         return self.steps, self.lr_old, None if self.recipe is None else tuple(self.recipe.leaves)
 
-    def stands(self, params: list[Tensor], states: list[dict[str, Any]]) -> bool:
-        """Whether these are still its parameters and states, and its count is what the states say: someone may have put other
-        tensors in their place, or set "step" to 0."""
-        if not all(map(operator.is_, params, self.params)):
+    def stands(self, params: list[Tensor]) -> bool:
+        """Whether these are still its parameters, and its count what the states say: someone may have set "step" to 0."""
+        if not identical(params, self.params):
             return False
-        entries = self.entries
-        if entries is not None:
-            found = list(itertools.chain.from_iterable(state.values() for state in states))
-            if len(found) != len(entries) or not all(map(operator.is_, found, entries)):
-                return False
         steps = getattr(self.plan, "steps", None)  # all of them in one tensor
         if steps is not None:
             return bool((steps == self.steps).all())
-        return all(int(state["step"]) == self.steps for state in states)
+        return all(int(state["step"]) == self.steps for state in self.states)
 
     def advance(self, lr: float) -> None:
         """Counts a step made at rate `lr`, here and in the states."""
@@ -62,6 +55,12 @@ class Cohort:
         for state in self.states:
             state["step"].add_(1)
             state["lr"].fill_(lr)
+
+
+def identical(one: Iterable[Any], two: Iterable[Any]) -> bool:
+    """Whether two sequences hold the same objects; without a loop in Python, since it is asked in every step."""
+    end = (None,)
+    return all(map(operator.is_, itertools.chain(one, end), itertools.chain(two, end)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -185,7 +185,7 @@ class Compiled:
         if cohort.plan is None or names != cohort.plan.names or not cohort.plan.fits(step):
             values, structure = graph.numbers_of(*now, evaluated=True)
             if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
-                cohort.plan, cohort.entries = Plan(cohort, step, structure, self), None
+                cohort.plan = Plan(cohort, step, structure, self)
             cohort.plan.recipe, cohort.plan.names = step.recipe, names
         return cohort.plan.load(step, values, check=check)
 
