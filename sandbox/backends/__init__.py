@@ -44,9 +44,8 @@ class Cohort:
         """Whether these are still its parameters, and its count what the states say: someone may have set "step" to 0."""
         if not identical(params, self.params):
             return False
-        steps = getattr(self.plan, "steps", None)  # all of them in one tensor
-        if steps is not None:
-            return bool((steps == self.steps).all())
+        if self.plan is not None:  # all of them are views of one tensor
+            return bool(self.plan.counted())
         return all(int(state["step"]) == self.steps for state in self.states)
 
     def advance(self, lr: float) -> None:

@@ -319,6 +319,11 @@ class Plan:
         self.rates = torch.full((n,), cohort.lr_old, dtype=torch.float64)
         for i, state in enumerate(cohort.states):
             state["step"], state["lr"] = self.steps[i], self.rates[i]
+        self.version = self.steps._version
+
+    def counted(self) -> bool:
+        """Whether nobody else has written to the steps."""
+        return self.steps._version == self.version
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -343,6 +348,7 @@ class Plan:
         for small in self.small:
             self._run_arena(small, step)
         self.steps += 1
+        self.version = self.steps._version
         self.rates.fill_(step.lr)
         cohort.steps, cohort.lr_old = cohort.steps + 1, step.lr
 
