@@ -182,6 +182,30 @@ def test_chunks_change_nothing_and_keep_to_the_budget():
         ensemble.run("apollo", TASK, steps=2, memory=0)
 
 
+def times(factor):
+    """A rectifier D = factor |B|, of a class that is called like every other made here."""
+
+    @block
+    class Times(Rectifier):
+        text = "D = c |B|"
+
+        def read(self, B):
+            return factor * B.abs() + 1.0
+
+    return Times()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_classes_called_alike_are_different_structures(compiled):
+    """In one run, and in the graphs that a process keeps."""
+    recipes = [variants.get("apollo").replace(rectifier=times(factor), name=str(factor)) for factor in (1.0, 5.0)]
+    together = ensemble.run(recipes, TASK, lr=[0.01, 0.02], steps=5, compiled=compiled)
+    for i, row in enumerate(together.members.iter_rows(named=True)):
+        params, _ = alone(recipes[i // 2], row["lr"], 0, 5)
+        for n, p in params.items():
+            close(together.params[n][i], p)
+
+
 @block
 class Stubborn(Rectifier):
     """D = max(|B|, σ), chosen in Python: no vmap."""

@@ -9,6 +9,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from sandbox.ensemble.members import structure
+
 _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
 
 
@@ -17,7 +19,7 @@ def compiled(group: Any, task: Any, function: Callable[..., Any], inputs: Any) -
     leaves, spec = pytree.tree_flatten(inputs)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     shapes = tuple((leaves[i].shape, leaves[i].dtype, leaves[i].device) for i in places)
-    key = str(group.spec), tuple(group.fixed), id(task), shapes, torch.get_num_threads()
+    key = structure(group.spec), tuple(group.fixed), id(task), shapes, torch.get_num_threads()
     if key not in _COMPILED:
         _COMPILED[key] = (_graph(function, leaves, spec, places), task)  # the task, so that its id stays its own
     run = _COMPILED[key][0]

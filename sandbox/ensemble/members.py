@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,12 +48,23 @@ class Group:
         return pytree.tree_unflatten([next(rest) if leaf is None else leaf for leaf in self.fixed], self.spec)
 
 
+def structure(spec: Any) -> tuple[Any, ...]:
+    """What only equal structures share: the spec and its classes themselves, since specs of classes called alike are equal."""
+
+    def classes(spec: Any) -> Iterator[Any]:
+        yield spec.type
+        for child in spec.children():
+            yield from classes(child)
+
+    return spec, tuple(classes(spec))
+
+
 def groups(configs: Sequence[Config]) -> list[Group]:
     """Configurations of equal structure together; numbers that all of them share stay numbers."""
     found: dict[Any, tuple[Any, list[int], list[list[Any]]]] = {}
     for place, config in enumerate(configs):
         leaves, spec = pytree.tree_flatten(dataclasses.replace(config.recipe, lr=0.0))
-        _, places, rows = found.setdefault(str(spec), (spec, [], []))
+        _, places, rows = found.setdefault(structure(spec), (spec, [], []))
         places.append(place)
         rows.append([float(leaf) for leaf in leaves])
     made = []
