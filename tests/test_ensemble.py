@@ -128,6 +128,14 @@ def test_structures_mix_and_members_come_in_order():
     assert found.frame().columns[-2:] == ["loss", "diverged"]
 
 
+def test_a_number_that_only_the_last_of_many_members_have():
+    """More rows than polars looks at by itself to find a column's type."""
+    found = ensemble.run(["sgd", "apollo", "adagrad"], "quadratic", lr=np.geomspace(1e-4, 1e-2, 120), steps=1)
+    numbers = found.members["rectifier.sigma"].to_list()
+    assert numbers[:120] == [None] * 120
+    assert numbers[120:240] == [variants.get("apollo").rectifier.sigma] * 120
+
+
 def test_a_member_that_diverges_disturbs_no_other():
     wild = ensemble.run("apollo", TASK, lr=[0.01, 1e200, 0.03], seeds=2, steps=10, evaluations=2)
     tame = ensemble.run("apollo", TASK, lr=[0.01, 0.02, 0.03], seeds=2, steps=10, evaluations=2)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sandbox.recipe import Recipe
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +92,10 @@ def stacked(recipe: Recipe, numbers: dict[str, Any]) -> tuple[Recipe, Recipe]:
     return batch, pytree.tree_unflatten([0 if isinstance(leaf, Tensor) and leaf.ndim else None for leaf in leaves], spec)
 
 
-def table(configs: Sequence[Config], seeds: Sequence[int]) -> list[dict[str, Any]]:
+def table(configs: Sequence[Config], seeds: Sequence[int]) -> pl.DataFrame:
     """A row a member: "member", "variant", every number that some configurations do not share, "lr" and "seed"."""
+    import polars as pl
+
     numbers = [config.recipe.numbers() for config in configs]
     names = {name: None for row in numbers for name in row if name != "lr" and not name.startswith("lr.")}
     differ = [name for name in names if len({_plain(row.get(name)) for row in numbers}) > 1]
@@ -99,7 +104,8 @@ def table(configs: Sequence[Config], seeds: Sequence[int]) -> list[dict[str, Any
         own = {name: _plain(row.get(name)) for name in differ}
         lr = math.nan if callable(config.lr) else float(config.lr)
         rows += [{"variant": config.recipe.name, **own, "lr": lr, "seed": seed} for seed in seeds]
-    return [{"member": i, **row} for i, row in enumerate(rows)]
+    # a number that the first recipes lack is None in their rows
+    return pl.DataFrame([{"member": i, **row} for i, row in enumerate(rows)], infer_schema_length=None)
 
 
 def _plain(value: Any) -> float | None:

@@ -116,6 +116,7 @@ def run(
     if warmup > steps:
         raise ValueError(f"warmup must lie in [0, {steps}], the number of steps, got {warmup}")
     plan = Plan(task, seeds, steps, factors_of(warmup, schedule, steps), evaluations, find(probes), every, compiled, memory)
+    members = table(configs, seeds)  # now: what is wrong with it is said before anything is trained
     done = 0
 
     def advance(members: int) -> None:
@@ -135,9 +136,9 @@ def run(
             warnings.warn(f"{name} cannot be batched and runs member by member: {reason}", stacklevel=2)
         for part, some in chunks:
             largest = max(largest, len(part.configs) * len(some) if reason is None else 1)
-            members = [place * len(seeds) + seeds.index(seed) for seed in some for place in part.places]
-            pieces.append((members, plan.together(part, some, advance, batched=reason is None)))
-    return _assembled(plan, table(configs, seeds), pieces, looped, largest, time.perf_counter() - began)
+            where = [place * len(seeds) + seeds.index(seed) for seed in some for place in part.places]
+            pieces.append((where, plan.together(part, some, advance, batched=reason is None)))
+    return _assembled(plan, members, pieces, looped, largest, time.perf_counter() - began)
 
 
 def refusal(recipe: Recipe, task: Task) -> str | None:
@@ -148,15 +149,13 @@ def refusal(recipe: Recipe, task: Task) -> str | None:
 
 def _assembled(
     plan: Plan,
-    rows: list[dict[str, Any]],
+    members: pl.DataFrame,
     pieces: list[tuple[list[int], Piece]],
     looped: dict[str, str],
     largest: int,
     seconds: float,
 ) -> Ensemble:
-    import polars as pl
-
-    order = np.argsort(np.concatenate([members for members, _ in pieces]), kind="stable")
+    order = np.argsort(np.concatenate([where for where, _ in pieces]), kind="stable")
 
     def joined(arrays: list[np.ndarray]) -> np.ndarray:
         return np.concatenate(arrays)[order]
@@ -171,7 +170,7 @@ def _assembled(
     where = torch.as_tensor(order)
     params = pytree.tree_map(lambda *parts: torch.cat(parts)[where], *(piece.params for _, piece in pieces))
     return Ensemble(
-        members=pl.DataFrame(rows),
+        members=members,
         loss=joined([piece.loss for _, piece in pieces]),
         finite=joined([piece.finite for _, piece in pieces]),
         at=plan.at,
