@@ -439,6 +439,27 @@ def test_untuned_and_lost_tunings_are_said(tmp_path):
     assert "Every rate of wild diverged in tuning" in str(compare(["sgd", wild], "quadratic", out=tmp_path, **SMALL))
 
 
+def test_probes_have_the_same_rows_together_and_alone(tmp_path):
+    """At every step, from the first on; a value that is NaN is a row, a step at which nothing can be said is none."""
+
+    def nothing_over_nothing(v):
+        return (v.theta - v.theta).norm() / 0.0
+
+    options = {**SMALL, "rates": 1, "probes": ["path_length", "floor_occupancy", nothing_over_nothing], "every": 1}
+    keys = ["variant", "seed", "probe", "step"]
+    frames = []
+    for vectorised in (True, False):
+        options["vectorised"] = vectorised
+        found = compare(
+            ["apollo", "sgd"], tasks.get("quadratic", dtype=torch.float64), out=tmp_path / str(vectorised), **options
+        )
+        frames.append(found.probes.sort(keys))
+    assert frames[0].select(keys).equals(frames[1].select(keys))
+    assert frames[0].filter(pl.col("probe") == "path_length")["step"].min() == 2
+    assert len(frames[0].filter(pl.col("value").is_nan())) == 2 * 2 * 20
+    np.testing.assert_allclose(*(f["value"] for f in frames), rtol=1e-9, atol=1e-12)
+
+
 def test_runs_made_together_are_the_runs_alone(tmp_path):
     """Vectorised or not: the same rates chosen, the same rows (float64; 1e-9: other kernels, 20 steps), divergence included."""
     wild = variants.get("sgd").replace(lr=1e4, name="wild")

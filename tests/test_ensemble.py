@@ -252,6 +252,15 @@ def test_probes_are_those_of_a_single_run():
                 assert np.isnan(found.probes[name][i]).all()
 
 
+def test_a_probe_that_says_nothing_at_first_or_ever():
+    """Step 1 has no D of the step before, and SGD has no floor."""
+    found = ensemble.run("sgd", TASK, lr=[0.01, 0.02], steps=3, probes=["path_length", "floor_occupancy"])
+    assert found.said["path_length"].tolist() == [[False, True, True]] * 2
+    assert np.array_equal(np.isfinite(found.probes["path_length"]), found.said["path_length"])
+    assert np.isnan(found.probes["floor_occupancy"]).all()
+    assert not found.said["floor_occupancy"].any()
+
+
 @pytest.mark.parametrize(("schedule", "warmup"), [("constant", 3), ("cosine", 0), ("inverse-sqrt", 4)])
 def test_schedules_and_evaluations_are_those_of_a_single_run(schedule, warmup):
     """Against `sandbox.study.run.train`, rows and all; logistic regression in float64."""

@@ -20,12 +20,13 @@ from sandbox.tasks import Task
 
 @dataclasses.dataclass
 class Piece:
-    """What a chunk gave: arrays (seeds · configurations, …)."""
+    """What a chunk gave: arrays (seeds · configurations, …); of a probe also whether it said anything."""
 
     loss: np.ndarray
     finite: np.ndarray
     evaluations: dict[str, np.ndarray]
     probes: dict[str, np.ndarray]
+    said: dict[str, np.ndarray]
     params: Any
 
 
@@ -95,8 +96,10 @@ class Plan:
         members = len(group.configs) * len(seeds)
         chunk = Lockstep(self, group, seeds, batched=batched)
         losses, finite = np.empty((self.steps, members)), np.empty((self.steps, members), dtype=bool)
-        evaluations, probes = [], []
-        stops, sampled = set(self.at), set(self.probed)
+        evaluations, stops = [], set(self.at)
+        sampled = {t: k for k, t in enumerate(self.probed)}
+        probes = {name: np.full((members, len(sampled)), np.nan) for name in self.probes}
+        said = {name: np.zeros((members, len(sampled)), dtype=bool) for name in self.probes}
         before = need(self.probes, "D_old")
         if 0 in stops:
             evaluations.append(chunk.evaluate(0))
@@ -105,7 +108,8 @@ class Plan:
             value, ok, measured = chunk.step(t, look)
             losses[t - 1], finite[t - 1] = value.reshape(-1).cpu().numpy(), ok.reshape(-1).cpu().numpy()
             if t in sampled:
-                probes.append({name: v.reshape(-1).cpu().numpy() for name, v in measured.items()})
+                for name, v in measured.items():
+                    probes[name][:, sampled[t]], said[name][:, sampled[t]] = v.reshape(-1).cpu().numpy(), True
             if t in stops:
                 evaluations.append(chunk.evaluate(t))
             advance(members)
@@ -115,16 +119,11 @@ class Plan:
         lost = np.tile(~np.array(allowed), len(seeds))
         losses[:, lost], finite[:, lost] = np.inf, False
         params = pytree.tree_map(lambda p: p.detach().flatten(0, 1), chunk.params)
-        return Piece(losses.T, finite.T, _columns(evaluations), _columns(probes), params)
+        columns = {name: np.stack([row[name] for row in evaluations], axis=1) for name in (evaluations or [{}])[0]}
+        return Piece(losses.T, finite.T, columns, probes, said, params)
 
 
 def _even(count: int, most: int) -> int:
     """The size of the fewest parts of at most `most`, as equal as can be."""
     parts = -(-count // min(count, most))
     return -(-count // parts)
-
-
-def _columns(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    names = {name: None for row in rows for name in row}
-    lacking = np.full_like(next(iter(rows[0].values())), np.nan) if rows and rows[0] else np.zeros(0)
-    return {name: np.stack([row.get(name, lacking) for row in rows], axis=1) for name in names}

@@ -34,7 +34,8 @@ class Ensemble:
     loss: (members, steps), on each step's own batch, before the step.  finite: (members, steps): were loss and gradients?
     at: the steps after which `evaluations` were made, 0 first.  evaluations: name -> (members, len(at)): train_loss,
     validation_loss, validation_metric, floor_occupancy (NaN where there is no floor).  probed: the sampled steps; probes:
-    name -> (members, len(probed)).  params: the final parameters, each with a first axis of members.
+    name -> (members, len(probed)), NaN where a probe says nothing; said: of the same form, whether it said something, which may
+    be NaN too.  params: the final parameters, each with a first axis of members.
     looped: the variants that could not be batched, with the reason.  chunk: the most members that ran together.
     """
 
@@ -45,6 +46,7 @@ class Ensemble:
     evaluations: dict[str, np.ndarray]
     probed: list[int]
     probes: dict[str, np.ndarray]
+    said: dict[str, np.ndarray]
     params: Any
     looped: dict[str, str]
     chunk: int
@@ -161,11 +163,7 @@ def _assembled(
         return np.concatenate(arrays)[order]
 
     def together(kind: str) -> dict[str, np.ndarray]:
-        names = {name: None for _, piece in pieces for name in getattr(piece, kind)}
-        length = len(plan.at) if kind == "evaluations" else len(plan.probed)
-        return {
-            name: joined([getattr(p, kind).get(name, np.full((len(m), length), np.nan)) for m, p in pieces]) for name in names
-        }
+        return {name: joined([getattr(piece, kind)[name] for _, piece in pieces]) for name in getattr(pieces[0][1], kind)}
 
     where = torch.as_tensor(order)
     params = pytree.tree_map(lambda *parts: torch.cat(parts)[where], *(piece.params for _, piece in pieces))
@@ -177,6 +175,7 @@ def _assembled(
         evaluations=together("evaluations"),
         probed=plan.probed,
         probes=together("probes"),
+        said=together("said"),
         params=params,
         looped=looped,
         chunk=largest,

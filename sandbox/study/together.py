@@ -81,5 +81,5 @@ def _measured(found: ensemble.Ensemble, i: int) -> list[dict[str, Any]]:
         {"step": step, "tensor": EVERYTHING, "probe": name, "value": float(column[i, k])}
         for k, step in enumerate(found.probed)
         for name, column in found.probes.items()
-        if step < last
+        if step < last and found.said[name][i, k]
     ]
