@@ -32,7 +32,7 @@ from sandbox.ensemble.run import refusal
 from sandbox.probes.watch import Watch, find
 from sandbox.recipe import Recipe
 from sandbox.study import identity, run, statistics, together
-from sandbox.study.store import PROBES, Store, write_manifest
+from sandbox.study.store import PROBES, Store, read_manifest, write_manifest
 
 TUNING_SEEDS_FROM = 10_000  # tuning seeds are 10000, 10001, …; final ones 0, 1, …
 
@@ -171,14 +171,16 @@ def compare(
         the same numbers to rounding, several times faster; "ms/step" is then a run's share.
     probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`; they look on in every run, and
         their values go into `Comparison.probes` and probes.parquet.
-    out: folder, default results/<task>.  Runs that are there already are not repeated.
+    out: folder, default results/<task>.  Runs that are there already are not repeated; a folder of `sandbox.sweep` is refused.
     jobs: processes side by side, one thread each.  progress: called after every run.
     Raises ValueError for unknown names and impossible numbers.
     """
     plan = _plan(recipes, task, seeds, tuning_seeds, rates, spacing, steps, warmup, schedule, evaluations, backend, jobs)
     every = Watch((), every=every).every
     plan = dataclasses.replace(plan, vectorised=vectorised, probes=tuple(find(probes).values()), every=every)
-    store = Store(Path(out) if out is not None else Path("results") / plan.task.name)
+    folder = Path(out) if out is not None else Path("results") / plan.task.name
+    read_manifest(folder, "compare")  # or it is another command's folder
+    store = Store(folder)
     measured = Store(store.folder, "probes.parquet", PROBES)
     all_runs = len(plan.recipes) * (plan.rates * plan.tuning_seeds * (plan.rates > 1) + plan.seeds)
     counted = Counter[str]()

@@ -23,7 +23,7 @@ from sandbox import ensemble, lookup, suggest, tasks
 from sandbox.recipe import Recipe
 from sandbox.study import identity
 from sandbox.study.run import one_thread
-from sandbox.study.store import atomically, locked, write_manifest
+from sandbox.study.store import atomically, locked, read_manifest, write_manifest
 
 BLOCK = 1024  # members between two writes to disk
 MEASURES = ("train_loss", "validation_loss", "validation_metric", "floor_occupancy")
@@ -113,7 +113,8 @@ def sweep(
     vary: "lr" or the dotted name of any number of any slot -> its values.  out: a folder for sweep.parquet, manifest.json and,
     for one or two numbers, sweep.png; members that are there already, from the same settings and code, are not run again, so an
     interrupted sweep goes on where it was.  The rest as for `sandbox.ensemble.run`.
-    Raises ValueError for unknown names and for numbers out of their range.
+    Raises ValueError for unknown names, for numbers out of their range, and for a folder with a sweep of other settings or the
+    results of `sandbox.compare`.
     """
     base, made = lookup.recipe(recipe), tasks.get(task)
     numbers = {name: [float(v) for v in values] for name, values in vary.items()}
@@ -129,6 +130,7 @@ def sweep(
         "recipe": base.to_toml(), "task": made.name, "vary": numbers, "seeds": seeds, "steps": steps, "warmup": warmup,
         "schedule": schedule, "task_identity": identity.task(made), "code": identity.code(base, made),
     }  # fmt: skip
+    recipes = [dataclasses.replace(base.with_numbers(c), name=base.name) for c in combinations]
     kept = _Kept(Path(out), facts) if out is not None else None
     frames = kept.frames() if kept else []
     done = sum(len(f) for f in frames)
@@ -136,7 +138,6 @@ def sweep(
     size = max(1, BLOCK // seeds)
     for start in range(done // seeds, len(combinations), size):
         some = combinations[start : start + size]
-        recipes = [dataclasses.replace(base.with_numbers(c), name=base.name) for c in some]
         before = done * steps
 
         def advance(now: int, _: int, before: int = before) -> None:
@@ -145,7 +146,7 @@ def sweep(
 
         with one_thread():
             found = ensemble.run(
-                recipes, made, seeds=seeds, steps=steps, warmup=warmup, schedule=schedule, evaluations=1,
+                recipes[start : start + size], made, seeds=seeds, steps=steps, warmup=warmup, schedule=schedule, evaluations=1,
                 compiled=compiled, memory=memory, progress=advance,
             )  # fmt: skip
         columns = {name: np.repeat([c[name] for c in some], seeds) for name in numbers}
@@ -161,30 +162,54 @@ def sweep(
 
 
 class _Kept:
-    """A sweep on disk, whole blocks of it."""
+    """A sweep on disk, whole blocks of it; a folder holds one, and one only."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
-        self.folder, self.facts = folder, json.loads(json.dumps(facts))
+        self.folder, self.facts, self.rows = folder, json.loads(json.dumps(facts)), folder / "sweep.parquet"
         folder.mkdir(parents=True, exist_ok=True)
+        self._check()
+
+    def _check(self) -> None:
+        """Raises ValueError where there are members of other settings: they would be lost."""
+        there = read_manifest(self.folder, "sweep")
+        if not self.rows.exists():
+            return
+        other = ["it has no manifest.json"] if there is None else _differences(there, self.facts)
+        if other:
+            how = "choose another folder (--out), or delete this one"
+            raise ValueError(f"{self.folder} holds a sweep of other settings ({'; '.join(other)}); {how}")
 
     def frames(self) -> list[pl.DataFrame]:
-        """What is there from the same settings."""
-        manifest, rows = self.folder / "manifest.json", self.folder / "sweep.parquet"
-        if not manifest.exists() or not rows.exists():
-            return []
+        """What is there."""
         try:
-            there = json.loads(manifest.read_text())
-            return [pl.read_parquet(rows)] if all(there.get(k) == v for k, v in self.facts.items()) else []
+            return [pl.read_parquet(self.rows)] if self.rows.exists() else []
         except Exception as error:
-            raise ValueError(f"{self.folder} holds no sweep that can be read ({error}); choose another folder") from error
+            raise ValueError(
+                f"{self.rows} cannot be read ({error}); choose another folder (--out), or delete this one"
+            ) from error
 
     def write(self, frames: list[pl.DataFrame]) -> None:
         """All members so far."""
         with locked(self.folder):
-            (self.folder / "manifest.json").unlink(missing_ok=True)  # rows and manifest belong together
-            with atomically(self.folder / "sweep.parquet") as temporary:
+            self._check()  # another sweep may have begun here
+            write_manifest(self.folder / "manifest.json", self.facts)  # first: there are never rows without it
+            with atomically(self.rows) as temporary:
                 pl.concat(frames).write_parquet(temporary)
-            write_manifest(self.folder / "manifest.json", self.facts)
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """What a manifest says otherwise than `here`, a few words each."""
+
+    def text(value: Any) -> str:
+        return ", ".join(value) if isinstance(value, dict) else str(value)
+
+    found = []
+    for name in here:
+        if there.get(name) != here[name]:
+            old, new = text(there.get(name)), text(here[name])
+            long = old == new or "\n" in old + new
+            found.append(f"another {name}" if long else f"{name}: {old} there, {new} here")
+    return found
 
 
 def _save(found: Sweep, folder: Path) -> None:

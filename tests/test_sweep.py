@@ -47,7 +47,7 @@ def test_a_sweep_is_its_single_runs_and_goes_on_where_it_was(tmp_path, monkeypat
     assert len(found.frame) == 24
     sweep.sweep("apollo", task, vary, **options)
     assert len(calls) == 3  # nothing was left to do
-    sweep.sweep("apollo", task, vary, **{**options, "steps": 16})
+    sweep.sweep("apollo", task, vary, **{**options, "steps": 16, "out": tmp_path / "longer"})
     assert len(calls) == 3 + 3  # other settings, other members
     for row in found.frame.iter_rows(named=True):
         numbers = {name: row[name] for name in vary if name != "lr"}
@@ -101,9 +101,59 @@ def test_the_command(tmp_path, capsys):
     assert wild.best()["lr"] == 0.01
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["vary"]["lr"][0] == pytest.approx(1e-3)
+    assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "moment.momentum=0,0.5"]) == 2
+    assert "vary: lr there, lr, moment.momentum here" in capsys.readouterr().err
+    command[-1] = str(tmp_path / "two")
+    assert cli.main([*command, "--vary", "moment.momentum=0,1.5"]) == 2
+    assert "[0, 1" in capsys.readouterr().err
     assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "moment.momentum=0,0.5"]) == 0
     assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "moment.momentm=0,0.5"]) == 2
     assert "moment.momentum" in capsys.readouterr().err
     assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "lr=0,0.5"]) == 2
-    assert cli.main([*command, "--vary", "moment.momentum=0,1.5"]) == 2
-    assert "[0, 1" in capsys.readouterr().err
+
+
+def test_each_set_of_numbers_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["sweep", "sgd", "--task", "quadratic", "--steps", "2", "--vary", "lr=0.1,0.2"]
+    assert cli.main(command) == 0
+    assert cli.main([*command, "--vary", "moment.momentum=0,0.5"]) == 0
+    names = sorted(path.name for path in (tmp_path / "results").iterdir())
+    assert names == ["sweep-sgd-quadratic-lr", "sweep-sgd-quadratic-lr-moment.momentum"]
+
+
+def test_finished_work_is_not_replaced(tmp_path, monkeypatch):
+    """By a sweep of other settings, be it begun while this one ran; nor by a comparison, nor a comparison's by a sweep."""
+    options = {"steps": 3, "out": tmp_path / "sweep"}
+    sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, **options)
+    written = (tmp_path / "sweep" / "sweep.parquet").read_bytes()
+    for recipe, task, vary, change, words in [
+        ("sgd", "quadratic", [0.01, 0.03], {}, "another vary"),
+        ("sgd", "quadratic", [0.01, 0.02], {"steps": 4}, "steps: 3 there, 4 here"),
+        ("sgd", "quadratic", [0.01, 0.02], {"seeds": 2, "warmup": 1}, "seeds: 1 there, 2 here; warmup: 0 there, 1 here"),
+        ("adam", "rosenbrock", [0.01, 0.02], {}, "another recipe; task: quadratic there, rosenbrock here"),
+    ]:
+        with pytest.raises(ValueError, match=rf"holds a sweep of other settings \({words}.*\); choose another folder"):
+            sweep.sweep(recipe, task, {"lr": vary}, **{**options, **change})
+    small = dict(seeds=2, tuning_seeds=1, rates=1, steps=2)
+    with pytest.raises(ValueError, match="holds results of sweep"):
+        sandbox.compare(["sgd"], "quadratic", out=tmp_path / "sweep", **small)
+    assert (tmp_path / "sweep" / "sweep.parquet").read_bytes() == written
+    sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, **options)  # the manifest is still its own
+    (tmp_path / "sweep" / "manifest.json").unlink()
+    with pytest.raises(ValueError, match="no manifest"):
+        sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, **options)
+    sandbox.compare(["sgd"], "quadratic", out=tmp_path / "compare", **small)
+    with pytest.raises(ValueError, match="holds results of compare"):
+        sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, out=tmp_path / "compare")
+    assert "grids" in json.loads((tmp_path / "compare" / "manifest.json").read_text())
+    original = ensemble.run
+
+    def overtaken(*a, **k):
+        monkeypatch.setattr(ensemble, "run", original)
+        sweep.sweep("sgd", "quadratic", {"lr": [0.5, 0.6]}, steps=3, out=tmp_path / "both")
+        return original(*a, **k)
+
+    monkeypatch.setattr(ensemble, "run", overtaken)
+    with pytest.raises(ValueError, match="another vary"):
+        sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, steps=3, out=tmp_path / "both")
+    assert pl.read_parquet(tmp_path / "both" / "sweep.parquet")["lr"].to_list() == [0.5, 0.6]

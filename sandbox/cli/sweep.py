@@ -15,7 +15,7 @@ class Sweep:
     """Train a recipe on a whole grid of numbers at once; a heat map for two, curves for one, Parquet for all.
 
     Any number of any slot can be varied, by its dotted name (apollo-sandbox show RECIPE --toml lists them). All members run
-    together, vectorised. The same command again goes on where it was interrupted.
+    together, vectorised. The same command again goes on where it was interrupted; a folder holds one sweep.
 
     Try:
       apollo-sandbox sweep apollo --vary lr=1e-4:1:64:log --vary rectifier.sigma=1e-4:1:64:log --task logistic-breast-cancer
@@ -42,7 +42,7 @@ class Sweep:
     memory: float = 1.0
     """GiB that the members which run together may take."""
     out: Path | None = None
-    """Folder for results (results/sweep-RECIPE-TASK)."""
+    """Folder for results (results/sweep-RECIPE-TASK-NAMES, NAMES those of the varied numbers)."""
 
     def main(self) -> int:
         """Runs it."""
@@ -53,7 +53,8 @@ class Sweep:
         if len(set(names)) < len(names):
             raise ValueError(f"--vary names {next(n for n in names if names.count(n) > 1)} twice")
         console = screen.console()
-        out = self.out or Path("results") / f"sweep-{Path(self.recipe).stem}-{self.task}".replace(":", "-")
+        folder = "-".join(["sweep", Path(self.recipe).stem, self.task, *names]).replace(":", "-")
+        out = self.out or Path("results") / folder
         options = {name: getattr(self, name) for name in ("seeds", "steps", "warmup", "schedule", "compiled")}
         try:
             with screen.progress(console, "member steps") as progress:

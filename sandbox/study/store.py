@@ -118,6 +118,29 @@ def atomically(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+# what only this command's manifest names
+MARKS = {"compare": "grids", "sweep": "vary"}
+
+
+def read_manifest(folder: Path, command: str) -> dict[str, Any] | None:
+    """What the command's manifest in a folder says; None where there is none.
+
+    Raises ValueError where manifest.json is another's: its results would lose theirs.
+    """
+    path = folder / "manifest.json"
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        found = None
+    named = found if isinstance(found, dict) else {}
+    if MARKS[command] not in named:
+        of = next((f"of {other}" for other, mark in MARKS.items() if mark in named), f"not of {command}")
+        raise ValueError(f"{folder} holds results {of} ({path.name}); choose another folder (--out) for {command}")
+    return named
+
+
 def write_manifest(path: Path, facts: dict[str, Any]) -> None:
     """`facts` and where and with what they were found, as JSON."""
     with atomically(path) as temporary:
