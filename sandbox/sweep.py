@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from sandbox import ensemble, lookup, suggest, tasks
+from sandbox.memory import whole
 from sandbox.recipe import Recipe
 from sandbox.study import identity
 from sandbox.study.run import one_thread
@@ -125,6 +126,7 @@ def sweep(
     if not numbers or not all(numbers.values()):
         raise ValueError("vary must name at least one number, with its values")
     combinations = [dict(zip(numbers, values, strict=True)) for values in itertools.product(*numbers.values())]
+    whole("seeds", seeds)
     steps = made.steps if steps is None else steps
     facts = {
         "recipe": base.to_toml(), "task": made.name, "vary": numbers, "seeds": seeds, "steps": steps, "warmup": warmup,

@@ -334,6 +334,7 @@ def test_every_task_can_be_batched(name):
 def test_clear_errors():
     for wrong, words in [
         ({"lr": -1.0}, "lr must lie"),
+        ({"lr": []}, "lr must name at least one rate"),
         ({"steps": 0}, "steps must be"),
         ({"seeds": []}, "at least one seed"),
         ({"warmup": 20, "steps": 10}, "warmup must lie"),
@@ -349,3 +350,21 @@ def test_clear_errors():
         ensemble.run("apollo", 3)
     with pytest.raises(ValueError, match="at least one recipe"):
         ensemble.run([], TASK)
+
+
+def test_clear_errors_about_a_bare_loss():
+    def run(**more):
+        return ensemble.run("sgd", lambda p, batch: (p - batch).square().sum(), params=torch.ones(3), steps=3, **more)
+
+    with pytest.raises(TypeError, match="batches must be a function of the seed that gives its batches, got a list"):
+        run(batches=[torch.ones(3)])
+    with pytest.raises(ValueError, match="evaluations must be 0 for a bare loss"):
+        run(batches=lambda seed: [torch.ones(3)], evaluations=2)
+    for of_one in (torch.ones(1), None, [torch.ones(3)]):
+        with pytest.raises(ValueError, match="batches must be trees of tensors, at each step of equal shapes for all seeds"):
+            run(batches=lambda seed, of_one=of_one: [of_one if seed else torch.ones(3)], seeds=2)
+    with pytest.raises(ValueError, match="batches must give at least one batch each time it is called, got none for seed 4"):
+        run(batches=lambda seed: [], seeds=[4])
+    used_up = iter([torch.ones(3)] * 2)
+    with pytest.raises(ValueError, match="at least one batch each time"):
+        run(batches=lambda seed: used_up)

@@ -112,6 +112,13 @@ def test_the_command(tmp_path, capsys):
     assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "lr=0,0.5"]) == 2
 
 
+def test_no_seeds(tmp_path, capsys):
+    command = ["sweep", "sgd", "--task", "quadratic", "--vary", "lr=0.1,0.2", "--out", str(tmp_path), "--seeds"]
+    for seeds in ("0", "-1"):
+        assert cli.main([*command, seeds]) == 2
+        assert f"seeds must be a whole number, at least 1, got {seeds}" in capsys.readouterr().err
+
+
 def test_each_set_of_numbers_has_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = ["sweep", "sgd", "--task", "quadratic", "--steps", "2", "--vary", "lr=0.1,0.2"]

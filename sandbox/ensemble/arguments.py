@@ -25,6 +25,8 @@ def configs_of(recipes: Any, lr: Any) -> list[Config]:
     if lr is None:
         return [Config(recipe, recipe.lr) for recipe in found]
     rates = [lr] if isinstance(lr, float | int) or callable(lr) else list(lr)
+    if not rates:
+        raise ValueError("lr must name at least one rate")
     for rate in rates:
         if not callable(rate) and not 0 <= float(rate) < math.inf:
             raise ValueError(f"lr must lie in [0, inf), got {rate}")
@@ -46,7 +48,16 @@ class BareLoss(Task):
     def batches(self, seed: int) -> Iterator[Any]:
         """The seed's batches, from the beginning again when they end; None without any."""
         while True:
-            yield from ([None] if self.stream is None else self.stream(seed))
+            given = False
+            for batch in [None] if self.stream is None else self.stream(seed):
+                given = True
+                yield batch
+            if not given:
+                raise ValueError(f"batches must give at least one batch each time it is called, got none for seed {seed}")
+
+    def full(self, split: str) -> Any:
+        """There is none."""
+        raise ValueError("evaluations must be 0 for a bare loss: it has no splits to be evaluated on; a Task has")
 
 
 def task_of(task: Any, params: Any, batches: Any) -> Task:
@@ -59,6 +70,8 @@ def task_of(task: Any, params: Any, batches: Any) -> Task:
         raise TypeError(f"task must be a Task, a task's name or a function loss(params, batch), got {task!r}")
     if params is None:
         raise ValueError("a bare loss needs params: the tree of tensors with which every member starts")
+    if batches is not None and not callable(batches):
+        raise TypeError(f"batches must be a function of the seed that gives its batches, got a {type(batches).__name__}")
     return BareLoss(task, params, batches)
 
 

@@ -56,7 +56,14 @@ class Lockstep:
     def batch(self) -> tuple[Any, Any]:
         """The next batch of each seed, and the probes z of a second-order recipe."""
         rows = [next(stream) for stream in self.streams]
-        batch = grid.stack(rows) if pytree.tree_leaves(rows[0]) != [None] else None
+        batch = None
+        if any(leaf is not None for leaf in pytree.tree_leaves(rows)):
+            try:
+                batch = grid.stack(rows)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"batches must be trees of tensors, at each step of equal shapes for all seeds: {error}"
+                ) from error
         z = None
         if self.recipe.second_order:
             one = pytree.tree_map(lambda p: p[0, 0], self.params)
