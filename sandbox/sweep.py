@@ -33,7 +33,9 @@ MEASURES = ("train_loss", "validation_loss", "validation_metric", "floor_occupan
 @dataclasses.dataclass(frozen=True)
 class Sweep:
     """The outcome.  frame: a row a member: the varied numbers, seed, MEASURES at the end, "diverged" (the first step at which
-    loss or gradient was not finite, 0 where none).  folder: where it lies on disk, or None."""
+    loss or gradient was not finite, the last where only train_loss after it is not, 0 where none).
+    folder: where it lies on disk, or None.
+    """
 
     recipe: Recipe
     task: tasks.Task
@@ -153,7 +155,8 @@ def sweep(
             )  # fmt: skip
         columns = {name: np.repeat([c[name] for c in some], seeds) for name in numbers}
         last = {name: found.evaluations[name][:, -1] for name in MEASURES}
-        frames.append(pl.DataFrame({**columns, "seed": found.members["seed"], **last, "diverged": found.diverged}))
+        lost = np.where((found.diverged == 0) & ~np.isfinite(last["train_loss"]), steps, found.diverged)
+        frames.append(pl.DataFrame({**columns, "seed": found.members["seed"], **last, "diverged": lost}))
         done += len(frames[-1])
         if kept:
             kept.write(frames)

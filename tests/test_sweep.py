@@ -112,6 +112,14 @@ def test_the_command(tmp_path, capsys):
     assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "lr=0,0.5"]) == 2
 
 
+def test_a_member_lost_by_its_last_step_has_diverged_there():
+    """Its losses and gradients before the steps were all finite."""
+    found = sweep.sweep("sgd", "quadratic", {"lr": [1e-2, 1e30]}, steps=1)
+    assert found.frame["diverged"].to_list() == [0, 1]
+    found = sweep.sweep("sgd", "quadratic", {"lr": [1e-2, 1e13, 1e30]}, steps=2)
+    assert found.frame["diverged"].to_list() == [0, 2, 2]
+
+
 def test_no_seeds(tmp_path, capsys):
     command = ["sweep", "sgd", "--task", "quadratic", "--vary", "lr=0.1,0.2", "--out", str(tmp_path), "--seeds"]
     for seeds in ("0", "-1"):
