@@ -230,16 +230,23 @@ def _label(name: str) -> str:
     return {"lr": "learning rate η", "rectifier.sigma": "σ (rectifier.sigma)"}.get(name, name)
 
 
-def _logarithmic(values: Sequence[float]) -> bool:
-    return min(values) > 0 and max(values) / min(values) > 20
+def _logarithmic(values: np.ndarray) -> bool:
+    return bool(values[0] > 0 and values[-1] / values[0] > 20)
+
+
+def _in_order(found: Sweep, measure: str) -> tuple[list[np.ndarray], np.ndarray]:
+    """The values of each varied number, lowest first, and the grid in that order: a picture's cells lie side by side."""
+    values = [np.array(row) for row in found.vary.values()]
+    orders = [np.argsort(row, kind="stable") for row in values]
+    return [row[order] for row, order in zip(values, orders, strict=True)], found.grid(measure)[np.ix_(*orders)]
 
 
 def _curve(found: Sweep, axes: Any, measure: str) -> None:
-    ((name, values),) = found.vary.items()
-    middle = found.grid(measure)
+    (name,) = found.vary
+    (values,), middle = _in_order(found, measure)
     finite = np.isfinite(middle) & (np.abs(middle) < 1e100)  # beyond, an axis overflows
-    axes.plot(np.array(values)[finite], middle[finite], color="#0072B2", marker="o", markersize=3)
-    for value in np.array(values)[~finite]:
+    axes.plot(values[finite], middle[finite], color="#0072B2", marker="o", markersize=3)
+    for value in values[~finite]:
         axes.axvline(value, color="0.8", linewidth=1, zorder=0)
     if _logarithmic(values):
         axes.set_xscale("log")
@@ -254,8 +261,9 @@ def _curve(found: Sweep, axes: Any, measure: str) -> None:
 def _map(found: Sweep, axes: Any, measure: str) -> None:
     from matplotlib.colors import LogNorm, Normalize
 
-    (x_name, x), (y_name, y) = found.vary.items()
-    values = np.ma.masked_invalid(np.where(np.abs(raw := found.grid(measure).T) < 1e100, raw, np.nan))
+    x_name, y_name = found.vary
+    (x, y), raw = _in_order(found, measure)
+    values = np.ma.masked_invalid(np.where(np.abs(raw) < 1e100, raw, np.nan).T)
     shown = values.compressed()
     # what lies far above everything else would take all colours
     top = float(np.quantile(shown, 0.95)) if len(shown) else 1.0

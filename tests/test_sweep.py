@@ -112,6 +112,24 @@ def test_the_command(tmp_path, capsys):
     assert cli.main([*command, "--vary", "lr=0.1,0.2", "--vary", "lr=0,0.5"]) == 2
 
 
+def test_a_picture_has_its_values_in_order():
+    """Whatever order they were given in: the same mesh, the same curve."""
+    rates, momenta = [0.03, 0.01, 0.1], [0.9, 0.0, 0.5, 0.7]
+    pictures = []
+    for order in (list, sorted):
+        found = sweep.sweep("sgd", "quadratic", {"lr": order(rates), "moment.momentum": order(momenta)}, steps=5)
+        axes = Figure().subplots()
+        found.plot(axes)
+        mesh = axes.collections[0]
+        line = Figure().subplots()
+        sweep.sweep("sgd", "quadratic", {"lr": order(rates)}, steps=5).plot(line)
+        pictures.append([mesh.get_coordinates(), mesh.get_array().filled(np.nan), line.lines[0].get_xydata()])
+    for given, sorted_ in zip(*pictures, strict=True):
+        np.testing.assert_allclose(given, sorted_, rtol=1e-6)  # members in other lanes, float32
+    assert found.vary["lr"] == sorted(rates)
+    assert (np.diff(pictures[0][0][0, :, 0]) > 0).all()
+
+
 def test_a_member_lost_by_its_last_step_has_diverged_there():
     """Its losses and gradients before the steps were all finite."""
     found = sweep.sweep("sgd", "quadratic", {"lr": [1e-2, 1e30]}, steps=1)
