@@ -272,7 +272,7 @@ def _map(found: Sweep, axes: Any, measure: str) -> None:
     norm = (LogNorm if log else Normalize)(vmin=low, vmax=max(top, low * 1.0001 + 1e-300))
     axes.set_facecolor("0.85")
     mesh = axes.pcolormesh(x, y, values, norm=norm, cmap="viridis", shading="nearest", rasterized=True)
-    if len(shown) and top > low:
+    if len(shown) and top > low and min(values.shape) > 1:
         levels = np.geomspace(low, top, 9)[1:-1] if log else np.linspace(low, top, 9)[1:-1]
         axes.contour(x, y, values, levels=levels, colors="white", linewidths=0.6)
     for scale, row in ((axes.set_xscale, x), (axes.set_yscale, y)):

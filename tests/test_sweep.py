@@ -128,6 +128,8 @@ def test_a_picture_has_its_values_in_order():
         np.testing.assert_allclose(given, sorted_, rtol=1e-6)  # members in other lanes, float32
     assert found.vary["lr"] == sorted(rates)
     assert (np.diff(pictures[0][0][0, :, 0]) > 0).all()
+    # a single value has a picture too, without contours
+    sweep.sweep("sgd", "quadratic", {"lr": [0.1], "moment.momentum": momenta}, steps=5).plot(Figure().subplots())
 
 
 def test_a_member_lost_by_its_last_step_has_diverged_there():
