@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 import variants
-from sandbox.blocks import EMA, AbsoluteFloor, Monotone, WeakSecant
+from sandbox.blocks import EMA, AbsoluteFloor, Box, Monotone, Projection, WeakSecant, block
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
 from theory_checks import counterexamples, coupling, nonconvex, problems, record, regret, scale_invariance, weak_secant
@@ -118,6 +118,41 @@ def test_ce1_on_the_box(recipe, expected, slope):
     if recipe.name == "monotone-inf":
         assert run.D.max() > 1e80
         assert report.bound("repaired 1").verdict == VACUOUS
+
+
+def test_a_comparator_that_the_recipe_cannot_reach_is_no_violation():
+    """The recipe's own box, tenfold too small for θ* = (±1, ±1): no bound applies; with the problem's box, or where the
+    recipe's box holds θ* at every t, they do."""
+    small = monotone(4.0).replace(projection=Box(low=-0.1, high=0.1), name="small")
+    report = regret.check(counterexamples.cycle_run(2000, small, "cycle-box"), points=4)
+    assert report.measured > report.bound("repaired 1").value
+    assert report.assumption(regret.FEASIBLE).margin == pytest.approx(-0.9)
+    assert not report.news
+    for name in (STATED, *regret.REPAIRED):
+        assert f"not applicable: {regret.FEASIBLE}" in report.bound(name).verdict
+    large = monotone(4.0).replace(projection=Box(low=-2.0, high=2.0), name="large")
+    for recipe in (monotone(4.0), large):
+        report = regret.check(counterexamples.cycle_run(200, recipe, "cycle-box"), points=4)
+        assert report.assumption(regret.FEASIBLE).holds
+        assert report.bound("repaired 1").verdict == VERIFIED
+    closing = monotone(4.0).replace(projection=Box(low=-1.0, high=lambda t: 2.0 if t < 50 else 0.5), name="closing")
+    found = regret.check(counterexamples.cycle_run(200, closing, "cycle-box"), points=4).assumption(regret.FEASIBLE)
+    assert not found.holds
+    assert found.first == (50,)
+
+
+def test_a_projection_that_looks_at_the_run_is_not_taken_for_one_onto_a_set():
+    @block
+    class Half(Projection):
+        """θ ← θ/2 where D is large: onto no set that could be told beforehand."""
+
+        def step(self, x, **state):
+            return torch.where(x.D > 1, x.value / 2, x.value), state
+
+    recipe = monotone(4.0).replace(projection=Half(), name="half")
+    report = regret.check(counterexamples.cycle_run(20, recipe, "cycle-box"), points=4)
+    assert not report.assumption(regret.FEASIBLE).holds
+    assert not report.news
 
 
 # -- every published number ------------------------------------------------------------------------------------------

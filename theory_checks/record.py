@@ -62,7 +62,8 @@ def observe(
 def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None) -> Run:
     """Runs the pure update of a recipe for T steps on a problem.
 
-    A problem on a box is run with the projection onto it, unless the recipe has a projection of its own.
+    A problem on a box is run with the projection onto it, unless the recipe has a projection of its own; θ* is the problem's
+    all the same, and `regret` says whether it lies in the recipe's set.
     lr: η_t as a number or function of t; default the recipe's.
     Raises ValueError for T < 1, and for a recipe of second order, which online losses do not serve.
     """

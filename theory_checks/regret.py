@@ -4,8 +4,8 @@ Stated (paper, Theorem 2): with 0 < β_t ≤ β < 1, ‖g_t‖₂ ≤ G, ‖D_{t
 
     R_T ≤ √T D² ‖D_T‖₁ / (2η(1-β)) + ηG²/(1-β) (2√T - 1) + D²/(2(1-β)) Σ β_t²/η_t.
 
-It is false: its proof needs D_t/η_t non-decreasing in each coordinate.  Repaired, with that, ‖θ_t - θ*‖ ≤ D, D_t ≥ σ,
-S_T = 2√T - 1:
+It is false: its proof needs D_t/η_t non-decreasing in each coordinate.  Repaired, with that, θ* in the set onto which the
+recipe projects, ‖θ_t - θ*‖ ≤ D, D_t ≥ σ, S_T = 2√T - 1:
 
     1  R ≤ √T D²‖D_T‖₁/(2η) + (ηG²/2σ) S_T + 2GD Σ β_t                                    any β_t
     2  R ≤ √T D²‖D_T‖₁/(2η) + (ηG²/2)(1/σ + 4) S_T + (D²/2) Σ β_t²/η_t                     any β_t
@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from sandbox.blocks import NoDecay, NoProjection
+from sandbox import kernel
+from sandbox.blocks import Block, NoDecay, NoProjection
 from theory_checks import slack
 from theory_checks.record import Run
 from theory_checks.report import Inequality, Report, everywhere, fit_slope, judge
@@ -66,7 +67,8 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     )
 
 
-_COMMON = ("η_t = η/√t", "m_t = β_t m_{t-1} + (1-β_t) g_t", "d_t = m_t/D_t", "0 ≤ β_t < 1", "θ* is optimal")
+FEASIBLE = "θ* lies in the set onto which the recipe projects"
+_COMMON = ("η_t = η/√t", "m_t = β_t m_{t-1} + (1-β_t) g_t", "d_t = m_t/D_t", "0 ≤ β_t < 1", "θ* is optimal", FEASIBLE)
 _NEEDS: dict[str, tuple[str, ...]] = {
     STATED: (*_COMMON, "‖D_t‖₁/η_t non-decreasing", "D_t ≥ 1"),
     "repaired 1": (*_COMMON, "D_t/η_t non-decreasing in each coordinate"),
@@ -117,12 +119,25 @@ def _assumptions(run: Run, star: np.ndarray, residual: float) -> list[Any]:
         everywhere("d_t = m_t/D_t", np.array([0.0 if direct else -1.0])),
         everywhere("0 ≤ β_t < 1", np.minimum(run.beta + 1e-12, 1 - run.beta)),
         everywhere("θ* is optimal", np.array([1e-6 - residual])),
+        everywhere(FEASIBLE, 1e-9 - _outside(run, star)),
         everywhere("‖D_t‖₁/η_t non-decreasing", grown.sum(axis=1), first_t=2),
         everywhere("D_t/η_t non-decreasing in each coordinate", grown, first_t=2),
         everywhere("D_t ≥ 1", run.D - 1 + 1e-12),
         everywhere("β_t constant", steps + 1e-12, first_t=2),
         everywhere("β_t monotone", np.array([rising + 1e-12])),
     ]
+
+
+def _outside(run: Run, star: np.ndarray) -> np.ndarray:
+    """Largest coordinate of |θ* - Π_t(θ*)| for each t, (T,): 0 where θ* is its own projection; inf where Π cannot be told.
+
+    A point of the set stays where it is in every norm, so D does not enter.
+    """
+    if run.recipe.projection.state or type(run.recipe.projection).step is not Block.step:
+        return np.full(run.T, np.inf)  # what it does depends on the run
+    point = _tensor(star)
+    each = (kernel.at(run.recipe.projection, t) for t in range(1, run.T + 1))
+    return np.array([float((block.read(point) - point).abs().max()) for block in each])
 
 
 def _terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float]]:
