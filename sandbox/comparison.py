@@ -75,9 +75,15 @@ class Plan:
         """The settings of one run."""
         name, fingerprint = self.task.name, recipe.fingerprint()
         shared = self.steps, self.warmup, self.schedule, self.evaluations, self.way(recipe)
-        watched = f"{' '.join(find(self.probes))} every {self.every}" if self.probes else ""
-        depends = identity.task(self.task), identity.code(recipe, self.task), watched
-        return run.Settings(name, fingerprint, lr, seed, role, *shared, *depends)
+        of_task, code, watched = self.identities
+        return run.Settings(name, fingerprint, lr, seed, role, *shared, of_task, code[recipe.name], watched)
+
+    @functools.cached_property
+    def identities(self) -> tuple[str, dict[str, str], str]:
+        """What the runs depend on beside their settings: the task, the code by the recipe's name, and who looks on."""
+        names = " ".join(identity.probe(name, probe) for name, probe in find(self.probes).items())
+        code = {recipe.name: identity.code(recipe, self.task) for recipe in self.recipes}
+        return identity.task(self.task), code, f"{names} every {self.every}" if names else ""
 
     def tuning(self, recipe: Recipe) -> list[run.Settings]:
         """The runs that choose a recipe's rate."""
