@@ -103,6 +103,27 @@ def test_a_list_of_batches_is_the_mean_over_all_rows():
     assert relative(flat(curvature.diagonal(loss, params(), parts[:1]).values), whole) > 1e-3
 
 
+def test_batches_as_a_data_loader_gives_them():
+    """[X, y] is one batch; a list of such is several; what is neither is said."""
+    X, y = batch(7)
+    whole = flat(curvature.diagonal(loss, params(), (X, y)).values)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, y), batch_size=7)
+    (one,) = loader
+    assert isinstance(one, list)
+    several = [[X[:4], y[:4]], [X[4:], y[4:]]]
+    dicts = [{"X": X[:4], "y": y[:4]}, {"X": X[4:], "y": y[4:]}]
+    for data, of in ((one, loss), ([one], loss), (several, loss), (dicts, lambda p, b: loss(p, (b["X"], b["y"])))):
+        assert relative(flat(curvature.diagonal(of, params(), data).values), whole) < 1e-13
+    for neither, says in (
+        (loader, "got DataLoader; take some of it as a list"),
+        ([X, (y, y)], "got one of Tensor, tuple. Give one batch as a tuple"),
+        ([X.numpy(), y.numpy()], "got one of ndarray"),
+        ([1.0, 2.0], "got one of float"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            curvature.diagonal(loss, params(), neither)
+
+
 def test_float32():
     """In the parameters' own precision: 1e-7 a rounding, some ten of them."""
     found = curvature.diagonal(loss, params(torch.float32), batch(dtype=torch.float32))

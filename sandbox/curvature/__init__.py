@@ -13,7 +13,8 @@ a recipe's state.
     curvature.spectral_density(task.loss, params, batch)                                  # the extra `curvature`
 
 `batch` is one batch, or a list of batches: then the loss is their mean weighted by their sizes, which is the loss of all
-rows together where a batch's loss is a mean over its rows.
+rows together where a batch's loss is a mean over its rows.  A list of tensors, [X, y], is one batch, as a DataLoader gives it;
+a list of tuples, lists or dicts is several.  Several batches of one tensor each are [(X1,), (X2,)].
 
 Apollo's B estimates η·H where the stepsize correction is on: compare B/η with the diagonal.
 """

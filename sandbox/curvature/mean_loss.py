@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -17,12 +19,35 @@ def size(batch: Any) -> int:
     return next((x.shape[0] for x in pytree.tree_leaves(batch) if isinstance(x, Tensor) and x.ndim), 1)
 
 
+def several(batch: Any) -> list[Any]:
+    """The batches that are meant: a list of tensors is one batch [X, y], as a DataLoader gives it; any other list is several.
+
+    Raises TypeError for what gives batches (take some of it as a list), and for a list that is neither: of tensors beside other
+    things, or of numbers, texts or arrays.
+    """
+    if isinstance(batch, Iterator | DataLoader):
+        raise TypeError(f"batch must be one batch or a list of batches, got {type(batch).__name__}; take some of it as a list")
+    if not isinstance(batch, list):
+        return [batch]
+    tensors = [isinstance(entry, Tensor) for entry in batch]
+    if batch and all(tensors):
+        return [batch]
+    if any(tensors) or any(isinstance(entry, int | float | str | bytes | np.ndarray | None) for entry in batch):
+        kinds = ", ".join(sorted({type(entry).__name__ for entry in batch}))
+        raise TypeError(
+            "a list must hold the tensors of one batch, [X, y], or several batches, each a tuple, list or dict; "
+            f"got one of {kinds}. Give one batch as a tuple"
+        )
+    return batch
+
+
 class MeanLoss:
     """The mean loss over batches, weighted by their sizes, as a function of the parameters' list of tensors.
 
     leaves: the parameters, detached, in the order of the tree.  batches: pairs (w_b, batch_b), Σ w_b = 1.
-    Raises TypeError for parameters that are not all float32 or all float64 tensors on one device, and for an iterator in
-    place of batches; ValueError for a loss that is not a finite 0-d tensor, is random, or does not depend on the parameters.
+    batch: as `several` takes it.
+    Raises TypeError for parameters that are not all float32 or all float64 tensors on one device, and what `several` raises;
+    ValueError for a loss that is not a finite 0-d tensor, is random, or does not depend on the parameters.
     """
 
     def __init__(self, loss: Loss, params: Any, batch: Any) -> None:
@@ -33,11 +58,7 @@ class MeanLoss:
                 "params must be a tree of tensors, all float32 or all float64 and on one device; "
                 f"got {', '.join(sorted(kinds)) or 'an empty tree'}"
             )
-        if isinstance(batch, Iterator):
-            raise TypeError(
-                f"batch must be one batch or a list of batches, got {type(batch).__name__}; take some of it as a list"
-            )
-        many = batch if isinstance(batch, list) else [batch]
+        many = several(batch)
         total = sum(size(b) for b in many)
         if not total:
             raise ValueError("batch must have at least one row, got none")

@@ -26,7 +26,7 @@ class Hessian:
     """The Hessian of a loss at a point, an n×n symmetric matrix known by its products.
 
     loss: (params, batch) -> 0-d tensor, pure.  params: any tree of tensors, float32 or float64.
-    batch: one batch, or a list of batches whose losses are averaged by size.
+    batch: one batch, or a list of batches whose losses are averaged by size; a list of tensors, [X, y], is one batch.
     mode: one of MODES; default the first that computes two products at this point.
     Vectors are rows of n numbers, the tree's tensors one after the other, each in row-major order.
     Raises what MeanLoss raises; ValueError for an unknown mode or products that are not finite; RuntimeError, with every
