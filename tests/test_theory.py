@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from scipy.spatial.distance import pdist
 
 import variants
 from sandbox.blocks import EMA, AbsoluteFloor, Box, Monotone, Projection, WeakSecant, block
@@ -153,6 +155,22 @@ def test_a_projection_that_looks_at_the_run_is_not_taken_for_one_onto_a_set():
     report = regret.check(counterexamples.cycle_run(20, recipe, "cycle-box"), points=4)
     assert not report.assumption(regret.FEASIBLE).holds
     assert not report.news
+
+
+def test_the_diameter_of_many_points_is_not_too_small():
+    """Against all pairs; two points that no random direction finds; and cheap where most points lie far out."""
+    draw = np.random.default_rng(0)
+    for d in (1, 2, 31):
+        for points in (draw.standard_normal((2500, d)), draw.standard_normal((2500, d)).cumsum(axis=0), np.ones((2500, d))):
+            exact = float(pdist(points).max())
+            assert exact <= regret._diameter(points) <= exact * (1 + 1e-8)
+    sphere = draw.standard_normal((20_000, 31))
+    sphere /= np.linalg.norm(sphere, axis=1, keepdims=True)
+    sphere[7_000] = -sphere[13_000]
+    assert regret._diameter(np.array([[0.0], [math.nan], [1.0]])) == math.inf
+    started = time.perf_counter()
+    assert 2.0 <= regret._diameter(sphere) <= 2.0 + 1e-8
+    assert time.perf_counter() - started < 5
 
 
 # -- every published number ------------------------------------------------------------------------------------------
