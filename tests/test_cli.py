@@ -9,6 +9,7 @@ import pytest
 
 import variants
 from sandbox import cli, tasks
+from sandbox.blocks import ScaleInvariantFloor
 from sandbox.cli import screen
 from sandbox.recipe import Recipe
 
@@ -132,6 +133,16 @@ def test_check_regret(tmp_path, capsys):
     assert "assumptions" in (tmp_path / "regret-monotone-cycle-box.json").read_text()
     assert cli.main(["check", "regrets"]) == 2
     assert "did you mean 'regret'" in capsys.readouterr().err
+
+
+def test_check_scale_invariance(monkeypatch, capsys):
+    """1 where the recipe that should be invariant is not; 0 where nothing says that it should be."""
+    small = ["check", "scale-invariance", "--problem", "random-quadratic", "--steps", "20", "--recipe"]
+    assert cli.main([*small, "scale-invariant"]) == 0
+    assert cli.main([*small, "apollo"]) == 0
+    assert "NO  θ_t the same on both sides" in capsys.readouterr().out
+    monkeypatch.setattr(ScaleInvariantFloor, "read", lambda self, B, *, floor, g: B.abs() + 0.1)
+    assert cli.main([*small, "scale-invariant"]) == 1
 
 
 def test_check_all(tmp_path, capsys):

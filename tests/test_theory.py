@@ -17,7 +17,7 @@ from sandbox.blocks import EMA, AbsoluteFloor, Box, Monotone, Projection, WeakSe
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
 from theory_checks import counterexamples, coupling, nonconvex, problems, record, regret, scale_invariance, weak_secant
-from theory_checks.report import VACUOUS, VERIFIED, VIOLATED
+from theory_checks.report import VACUOUS, VERIFIED, VIOLATED, fit_slope
 
 STATED = regret.STATED
 
@@ -171,6 +171,24 @@ def test_the_diameter_of_many_points_is_not_too_small():
     started = time.perf_counter()
     assert 2.0 <= regret._diameter(sphere) <= 2.0 + 1e-8
     assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw", "adabelief", "apollow"])
+def test_the_certificate_is_of_steps_along_m_over_d(name):
+    """What the identity is not about is said, in place of a failure."""
+    report = regret.check(record(name, "random-quadratic", 12, lr=InverseSquareRoot(first=0.1)), points=3)
+    certificate = next(s for s in report.steps if s.name.startswith("certificate"))
+    assert certificate.left > certificate.right
+    assert certificate.holds
+    assert "|left - right|: not applicable: the direction is not m/D" in str(report)
+    assert not any("NO" in line and "certificate" in line for line in str(report).splitlines())
+    assert json.loads(report.to_json())["steps"][1]["inapplicable"]
+
+
+def test_a_constant_regret_has_no_slope():
+    assert fit_slope([1.0, 2.0, 4.0, 8.0, 16.0], [0.3] * 5, 1) is None
+    assert fit_slope([1.0, 2.0, 4.0, 8.0, 16.0], [0.1 + 0.2, 0.3, 0.3, 0.3, 0.3], 1) is None
+    assert fit_slope([1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 4.0, 8.1], 1).low < 1.01
 
 
 # -- every published number ------------------------------------------------------------------------------------------

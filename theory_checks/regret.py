@@ -62,14 +62,15 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
         measured=regret[T],
         assumptions=known,
         bounds=bounds,
-        steps=_steps(run, star, facts, regret[T]),
+        steps=_steps(run, star, facts, regret[T], holds),
         curve=curve,
         slope=fit_slope(curve["T"], curve["regret"], min(slope_from, T / 4)),
     )
 
 
 FEASIBLE = "θ* lies in the set onto which the recipe projects"
-_COMMON = ("η_t = η/√t", "m_t = β_t m_{t-1} + (1-β_t) g_t", "d_t = m_t/D_t", "0 ≤ β_t < 1", "θ* is optimal", FEASIBLE)
+AVERAGE, DIRECTION = "m_t = β_t m_{t-1} + (1-β_t) g_t", "d_t = m_t/D_t"
+_COMMON = ("η_t = η/√t", AVERAGE, DIRECTION, "0 ≤ β_t < 1", "θ* is optimal", FEASIBLE)
 _NEEDS: dict[str, tuple[str, ...]] = {
     STATED: (*_COMMON, "‖D_t‖₁/η_t non-decreasing", "D_t ≥ 1"),
     "repaired 1": (*_COMMON, "D_t/η_t non-decreasing in each coordinate"),
@@ -135,8 +136,8 @@ def _assumptions(run: Run, star: np.ndarray, residual: float) -> list[Any]:
     direct = isinstance(run.recipe.decay, NoDecay)
     return [
         everywhere("η_t = η/√t", 1e-9 - np.abs(run.lr * root / run.lr[0] - 1)),
-        everywhere("m_t = β_t m_{t-1} + (1-β_t) g_t", 1e-9 - np.abs(run.m - recursion).max(axis=1)),
-        everywhere("d_t = m_t/D_t", np.array([0.0 if direct else -1.0])),
+        everywhere(AVERAGE, 1e-9 - np.abs(run.m - recursion).max(axis=1)),
+        everywhere(DIRECTION, np.array([0.0 if direct else -1.0])),
         everywhere("0 ≤ β_t < 1", np.minimum(run.beta + 1e-12, 1 - run.beta)),
         everywhere("θ* is optimal", np.array([1e-6 - residual])),
         everywhere(FEASIBLE, 1e-9 - _outside(run, star)),
@@ -221,7 +222,8 @@ def growth(D: np.ndarray, lr: np.ndarray) -> np.ndarray:
 
 
 def certificate(run: Run, star: np.ndarray) -> tuple[float, float]:
-    """Both sides of identity 0 (unprojected, a_t = θ_t - θ*), which needs no assumption:
+    """Both sides of identity 0 (a_t = θ_t - θ*), which needs no assumption but what the step is: θ_{t+1} = θ_t - η_t m_t/D_t
+    with m_t = β_t m_{t-1} + (1-β_t) g_t, unprojected:
 
     Σ g_t·a_t = ½[Σ_j u_{1,j}a_{1,j}² + Σ_{t≥2} Σ_j (u_{t,j}-u_{t-1,j})a_{t,j}² - Σ_j u_{T,j}a_{T+1,j}²]
                 + ½ Σ η_t ‖m_t‖²_{D_t^{-1}} + Σ β_t (g_t - m_{t-1})·a_t
@@ -235,7 +237,7 @@ def certificate(run: Run, star: np.ndarray) -> tuple[float, float]:
     return float(left), float(path / 2 + steps / 2 + past)
 
 
-def _steps(run: Run, star: np.ndarray, facts: dict[str, Any], regret: float) -> list[Inequality]:
+def _steps(run: Run, star: np.ndarray, facts: dict[str, Any], regret: float, holds: dict[str, bool]) -> list[Inequality]:
     """The proof of Theorem 2, each step as an inequality of its own."""
     a, u = run.theta[:-1] - star, run.D / run.lr[:, None]
     S = 2 * np.sqrt(run.T) - 1
@@ -244,9 +246,10 @@ def _steps(run: Run, star: np.ndarray, facts: dict[str, Any], regret: float) -> 
     left, right = certificate(run, star)
     found = [Inequality("convexity: regret ≤ Σ g_t·(θ_t - θ*)", regret, left)]
     if isinstance(run.recipe.projection, NoProjection):
-        found.append(
-            Inequality("certificate (identity 0): |left - right|", abs(left - right), 1e-9 * (abs(left) + abs(right) + 1))
-        )
+        of_step = holds[DIRECTION] and holds[AVERAGE]
+        why = "" if of_step else f"the direction is not m/D with {AVERAGE}"
+        size = 1e-9 * (abs(left) + abs(right) + 1)
+        found.append(Inequality("certificate (identity 0): |left - right|", abs(left - right), size, why))
     return [
         *found,
         Inequality(

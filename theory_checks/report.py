@@ -62,16 +62,17 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True)
 class Inequality:
-    """One step of a proof, evaluated."""
+    """One step of a proof, evaluated.  inapplicable: why it says nothing of this run, "" where it does."""
 
     name: str
     left: float
     right: float
+    inapplicable: str = ""
 
     @property
     def holds(self) -> bool:
-        """left ≤ right, up to rounding of the sums (1e-9 of their size)."""
-        return self.left <= self.right + 1e-9 * (abs(self.left) + abs(self.right))
+        """left ≤ right, up to rounding of the sums (1e-9 of their size), or nothing is said."""
+        return bool(self.inapplicable) or self.left <= self.right + 1e-9 * (abs(self.left) + abs(self.right))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +130,10 @@ class Report:
         if self.steps:
             lines.append("  steps of the proof")
         for s in self.steps:
-            lines.append(f"    {'yes' if s.holds else 'NO ':4}{s.name}: {s.left:.6g} ≤ {s.right:.6g}")
+            if s.inapplicable:
+                lines.append(f"    {'—':4}{s.name}: not applicable: {s.inapplicable}")
+            else:
+                lines.append(f"    {'yes' if s.holds else 'NO ':4}{s.name}: {s.left:.6g} ≤ {s.right:.6g}")
         return "\n".join(lines)
 
     def _slope(self) -> str:
@@ -205,9 +209,10 @@ def everywhere(name: str, margins: np.ndarray, first_t: int = 1, tolerance: floa
 
 
 def fit_slope(T: list[float], values: list[float], start: float) -> Slope | None:
-    """Least squares of log(values) on log(T) from `start` on."""
+    """Least squares of log(values) on log(T) from `start` on; None for fewer than four values above 0, or where all are equal
+    (up to rounding), which is no power of T."""
     pairs = [(math.log(t), math.log(v)) for t, v in zip(T, values, strict=True) if t >= start and v > 0]
-    if len(pairs) < 4:
+    if len(pairs) < 4 or np.ptp([v for _, v in pairs]) < 1e-12:
         return None
     found = stats.linregress(*zip(*pairs, strict=True))
     half = float(stats.t.ppf(0.975, len(pairs) - 2) * found.stderr)

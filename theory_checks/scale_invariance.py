@@ -13,11 +13,18 @@ from typing import Any
 import numpy as np
 
 from sandbox import lookup
+from sandbox.blocks import Decoupled, NoDecay, ScaleInvariantFloor, WeakSecant
 from sandbox.recipe import Recipe
 from theory_checks import problems
 from theory_checks.problems import Problem
 from theory_checks.record import record
 from theory_checks.report import Report, everywhere
+
+
+def promised(recipe: Recipe) -> bool:
+    """Whether the paper's section 3.3 says that the recipe is scale invariant."""
+    curved = isinstance(recipe.rectifier, ScaleInvariantFloor) and isinstance(recipe.curvature, WeakSecant)
+    return curved and isinstance(recipe.decay, NoDecay | Decoupled) and not recipe.gradient
 
 
 def check(recipe: str | Recipe, problem: str | Problem, T: int, *, lr: Callable[[Any], Any], factor: float = 1024.0) -> Report:

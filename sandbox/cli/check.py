@@ -26,8 +26,8 @@ class Check:
     counterexamples: what refutes the paper's statements. regret: Theorem 2 and its repaired forms on a run with rate
     eta/sqrt(t). coupling: Theorem 1, repaired and as stated. scale-invariance: the loss times 1024. adversary: a search for a
     problem that violates a theorem, from a random start; Ctrl-C ends it with the best so far.
-    Exit code 0, also where a statement of the paper is refuted as expected; 1 where a repaired statement is violated; 2 for bad
-    usage.
+    Exit code 0, also where a statement of the paper is refuted as expected; 1 where a repaired statement is violated, or where
+    a recipe with the scale-invariant floor is not scale invariant; 2 for bad usage.
     """
 
     what: Positional[str]
@@ -82,10 +82,13 @@ class Check:
         return 0
 
     def _scale_invariance(self) -> int:
+        from sandbox import lookup
         from theory_checks import scale_invariance
 
-        sys.stdout.write(f"{scale_invariance.check(self.recipe, self.problem, self.steps, lr=self._rate())}\n")
-        return 0
+        recipe = lookup.recipe(self.recipe)
+        report = scale_invariance.check(recipe, self.problem, self.steps, lr=self._rate())
+        sys.stdout.write(f"{report}\n")
+        return 0 if report.assumptions[0].holds or not scale_invariance.promised(recipe) else 1
 
     def _all(self) -> int:
         ended = [
