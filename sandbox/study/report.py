@@ -69,7 +69,7 @@ def notes(result: Comparison) -> list[str]:
     said = [
         f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {plan.schedule}), {plan.seeds} paired seeds; "
         f"{tuning if plan.rates > 1 else 'each at its own default rate, untuned'}.",
-        f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % bootstrap interval; p: "
+        f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % Student t interval; p: "
         f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",
     ]
     joint = [r.name for r in plan.recipes if plan.way(r) == "vmap"]

@@ -14,7 +14,7 @@ ENOUGH_SEEDS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A paired difference: mean, 95 % bootstrap interval and p-value (None where infinities leave no mean)."""
+    """A paired difference: mean, 95 % interval (Student t) and p-value (None where infinities leave no mean)."""
 
     mean: float | None
     low: float | None
@@ -26,7 +26,7 @@ class Difference:
 def paired(values: Sequence[float], base: Sequence[float]) -> Difference:
     """`values` - `base`, seed by seed.
 
-    The interval is the percentile bootstrap's over pairs, the p-value a two-sided sign-flip test of the mean (exact up to 13
+    The interval is Student's t over pairs, the p-value a two-sided sign-flip test of the mean (exact up to 13
     pairs).  Where a pair holds an infinity (one of the two diverged) there is no mean, and the test is of signed ranks.
     Raises ValueError for unequal lengths or NaN.
     """
@@ -44,11 +44,22 @@ def paired(values: Sequence[float], base: Sequence[float]) -> Difference:
 
 
 def interval(d: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean."""
-    if len(d) < 2 or np.ptp(d) == 0:
-        return float(d.mean()), float(d.mean())
-    found = stats.bootstrap((d,), np.mean, confidence_level=level, method="percentile", rng=np.random.default_rng(0))
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    """Student t interval of the mean; (-inf, inf) for one value, which tells nothing of the spread.
+
+    How often 95 % intervals hold the true mean, in 20,000 samples (bootstraps: 2,000) of n values:
+
+        n                        2     4     6    10    20
+        normal       Student  .950  .952  .952  .952  .949
+                  percentile  .514  .785  .855  .905  .923
+                         BCa     -  .786  .856  .903  .920
+        exponential  Student  .910  .881  .890  .897  .917
+                  percentile  .472  .751  .800  .862  .904
+                         BCa     -  .762  .815  .871  .910
+    """
+    if len(d) < 2:
+        return -np.inf, np.inf
+    half = float(stats.t.ppf((1 + level) / 2, len(d) - 1) * stats.sem(d))
+    return float(d.mean()) - half, float(d.mean()) + half
 
 
 def sign_flip(d: np.ndarray) -> float:
