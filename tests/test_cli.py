@@ -116,6 +116,32 @@ def test_files_in_the_way_and_broken_modules(tmp_path, monkeypatch, capsys):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check", "regret"],
+        ["check", "adversary", "--minutes", "60"],
+        ["check", "all"],
+        ["compare", "sgd"],
+        ["sweep", "sgd", "--vary", "lr=0.1,0.2"],
+        ["curvature", "apollo"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_in_place_of_the_folder_is_said_before_the_work(command, tmp_path, monkeypatch, capsys):
+    def work(*arguments, **options):
+        pytest.fail("work was begun")
+
+    for name in ("theory_checks.record", "theory_checks.adversary.search", "theory_checks.counterexamples.all_cases"):
+        monkeypatch.setattr(name, work)
+    for name in ("sandbox.comparison.compare", "sandbox.sweep.sweep", "sandbox.inspection.inspect"):
+        monkeypatch.setattr(name, work)
+    (tmp_path / "taken").write_text("")
+    for out in (tmp_path / "taken", tmp_path / "taken" / "inside"):
+        assert cli.main([*command, "--out", str(out)]) == 2
+        assert f"out must be a folder, {out} is a file or lies in one" in capsys.readouterr().err
+
+
 def test_check_counterexamples(capsys):
     assert cli.main(["check", "counterexamples"]) == 0
     out = capsys.readouterr().out

@@ -91,6 +91,7 @@ class Check:
         return 0 if report.assumptions[0].holds or not scale_invariance.promised(recipe) else 1
 
     def _all(self) -> int:
+        screen.folder(self.out)
         ended = [
             self._counterexamples(),
             dataclasses.replace(self, recipe="apollow", problem="ridge-diabetes", steps=100, eta=0.02)._coupling(),
@@ -118,6 +119,7 @@ class Check:
 
         from theory_checks import adversary
 
+        screen.folder(self.out)
         outcomes = []
         for theorem in adversary.TARGETS if self.theorem == "all" else [self.theorem]:
             with screen.progress(screen.console(), "s") as progress:
@@ -144,6 +146,7 @@ class Check:
         from theory_checks import record, regret
 
         recipe = lookup.recipe(self.recipe)
+        screen.folder(self.out)
         if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
             recipe = recipe.replace(moment=dc.replace(recipe.moment, bias_correction=False), name=recipe.name)
         report = regret.check(record(recipe, self.problem, self.steps, lr=self._rate()), points=16)
@@ -156,7 +159,6 @@ class Check:
     def _write(self, stem: str, text: str, figure: Any) -> None:
         from sandbox.study.store import atomically
 
-        self.out.mkdir(parents=True, exist_ok=True)
         with atomically(self.out / f"{stem}.json") as path:
             path.write_text(text + "\n")
         with atomically(self.out / f"{stem}.png") as path:

@@ -66,6 +66,8 @@ class Compare:
         console = screen.console()
         if not self.variants:
             raise ValueError("compare: name at least one variant, as in: apollo-sandbox compare apollo adamw")
+        if self.out is not None:
+            screen.folder(self.out)
         try:
             with screen.progress(console) as progress:
                 result = compare(list(self.variants), self.task, progress=progress, **arguments)

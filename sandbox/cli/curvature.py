@@ -58,6 +58,8 @@ class Curvature:
         if not self.variants:
             raise ValueError("curvature: name at least one variant, as in: apollo-sandbox curvature apollo adahessian")
         out = self.out or Path("results/curvature") / self.task
+        if self.out is not None:
+            screen.folder(self.out)
         with screen.progress(console, "samples") as progress:
             result = inspect(list(self.variants), self.task, out=out, progress=progress, **arguments)
         screen.table(console, *inspection_report.table(result))

@@ -5,12 +5,21 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 INTERRUPTED = 130  # exit code
+
+
+def folder(out: Path) -> None:
+    """Makes the folder for results, before work whose results would find no place.  Raises ValueError where a file is there."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ValueError(f"out must be a folder, {out} is a file or lies in one") from error
 
 
 def console() -> Console:

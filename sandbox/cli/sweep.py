@@ -55,6 +55,8 @@ class Sweep:
         console = screen.console()
         folder = "-".join(["sweep", Path(self.recipe).stem, self.task, *names]).replace(":", "-")
         out = self.out or Path("results") / folder
+        if self.out is not None:
+            screen.folder(self.out)
         options = {name: getattr(self, name) for name in ("seeds", "steps", "warmup", "schedule", "compiled")}
         try:
             with screen.progress(console, "member steps") as progress:
