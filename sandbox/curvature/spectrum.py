@@ -135,7 +135,8 @@ def spectral_density(
     if not 0 <= margin < float("inf"):
         raise ValueError(f"margin must be at least 0, got {margin}")
     low, high = (float(x) for x in ends(H, 2, "both", 1e-2, seed, None)[0])
-    if not low < high:
+    rounding = 100 * torch.finfo(H.of.dtype).eps * max(abs(low), abs(high))
+    if high - low <= rounding:
         raise ValueError(f"the Hessian is {low:g} times the identity: its density is one peak")
     numbers: dict[str, Any] = {"nodes": nodes, "repeats": repeats, "points": points, "kappa": kappa, "margin": margin}
     return Density(*through_curvlinops.density(H, (low, high), seed=seed, **numbers))
