@@ -96,8 +96,8 @@ def state_bytes(optimizer: Any) -> int:
 def buffer_bytes(optimizer: Any) -> int:
     """Bytes that a plan of the compiled backend keeps beside the state: gradients and steps of small tensors."""
     total = 0
-    for _, cohorts in getattr(optimizer, "_cohorts", {}).values():
-        for cohort in cohorts:
+    for kept in getattr(optimizer, "_cohorts", {}).values():
+        for cohort in kept[1]:
             for small in getattr(cohort.plan, "small", []):
                 kept = [small.g, *([] if cohort.plan.flat else [small.theta])]
                 total += sum(t.numel() * t.element_size() for t in kept)
