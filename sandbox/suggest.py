@@ -13,3 +13,9 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown {what} {name!r}{hint} Known: {', '.join(known) or 'none'}"
+
+
+def short(error: Exception) -> str:
+    """An error's kind and the first line of its text."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else error}"

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from sandbox import kernel
+from sandbox import kernel, suggest
 from sandbox.backends import layout
 from sandbox.blocks import PARAMETER, SCOPE, TENSOR
 from sandbox.recipe import Recipe
@@ -96,16 +96,12 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
             traced = make_fx(step, tracing_mode="symbolic")(*inputs)
     except Exception as error:
         raise ValueError(
-            f"recipe {recipe.name!r} has no graph: {_short(error)}\nA block must not choose by the values of numbers or "
+            f"recipe {recipe.name!r} has no graph: {suggest.short(error)}\nA block must not choose by the values of numbers or "
             "tensors (torch.where does), and a scalar of a scope needs x.scope.spread before it meets coordinates"
         ) from error
     _check_sizes(recipe, traced, signature.structure.num_leaves)
     _write_back(traced, 6 if signature.kind == "arena" else 0, len(names))
     return traced
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 def _check_sizes(recipe: Recipe, traced: GraphModule, numbers: int) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp, vmap
 from torch.utils import _pytree as pytree
 
+from sandbox import suggest
 from sandbox.ensemble.members import Group
 from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
@@ -96,8 +97,7 @@ def checked(step: Callable[..., Any], *inputs: Any) -> Any:
             warnings.filterwarnings("ignore", message=".*batching rule.*")  # slower, not wrong
             return step(*inputs)
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        text = str(error).strip().splitlines()
-        raise Unbatchable(f"{type(error).__name__}: {text[0] if text else error}") from error
+        raise Unbatchable(suggest.short(error)) from error
 
 
 def stack(trees: Sequence[Any]) -> Any:
