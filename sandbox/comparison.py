@@ -108,7 +108,7 @@ class Summary:
     test_metric: float
     diverged: int
     seconds_a_step: float
-    words: int
+    state_words: int
     floor_occupancy: float | None
     train_difference: statistics.Difference | None
     test_difference: statistics.Difference | None
@@ -393,7 +393,7 @@ def _summaries(plan: Plan, rows: pl.DataFrame, chosen: dict[str, tuple[float, bo
                 test_metric=float(np.mean(end["test_metric"].to_numpy())),
                 diverged=int(end["diverged"].sum()),
                 seconds_a_step=float(np.median(end["seconds_a_step"].to_numpy())),
-                words=recipe.words,
+                state_words=recipe.state_words,
                 floor_occupancy=float(np.mean(floor.to_numpy())) if len(floor) else None,
                 train_difference=differences["train_loss"].get(name),
                 test_difference=differences["test_metric"].get(name),

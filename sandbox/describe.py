@@ -20,7 +20,7 @@ SYMBOLS = {
     "beta": ("β", r"\beta"),
     "eps": ("ε", r"\epsilon"),
     "sigma": ("σ", r"\sigma"),
-    "rate": ("γ", r"\gamma"),
+    "weight_decay": ("γ", r"\gamma"),
     "damping": ("δ", r"\delta"),
     "momentum": ("μ", r"\mu"),
     "dampening": ("τ", r"\tau"),
@@ -86,7 +86,7 @@ def _in_slot(slot: str, block: Block, equation: str) -> str:
 def text(recipe: Recipe) -> str:
     """The algorithm, a line a slot, with its numbers at the right."""
     stored = "d stored" if recipe.stores_direction else "d computed again from it" if recipe.uses_direction else "d not needed"
-    head = f"{recipe.name}: {recipe.words} words of state a parameter ({stored}), scope {recipe.scope}"
+    head = f"{recipe.name}: {recipe.state_words} words of state a parameter ({stored}), scope {recipe.scope}"
     rows = [("", "g = ∇f(θ)", "t = 1, 2, …")]
     rows += [(slot, equation, ", ".join(numbers(block))) for slot, equation, block in lines(recipe)]
     rows[-1] = (rows[-1][0], rows[-1][1], ", ".join(filter(None, [f"η = {show(recipe.lr)}", rows[-1][2]])))
@@ -118,5 +118,5 @@ def markdown(recipe: Recipe) -> str:
         rows.append(f"&{shown}" + (rf" &&\quad {values}" if values else ""))
     rows.append(rf"&\eta = {_latex_number(recipe.lr)}")
     body = " \\\\\n".join(rows)
-    head = f"**{recipe.name}** ({recipe.words} words of state a parameter, scope {recipe.scope})"
+    head = f"**{recipe.name}** ({recipe.state_words} words of state a parameter, scope {recipe.scope})"
     return f"{head}\n\n$$\n\\begin{{aligned}}\n{body}\n\\end{{aligned}}\n$$"

@@ -89,7 +89,7 @@ class Inspection:
     samples: int
     seed: int
     method: str
-    vectors: int  # random vectors for a truth, 0 for the exact one
+    num_vectors: int  # random vectors for a truth, 0 for the exact one
     rows: int  # of the training split
     variants: list[Inspected]
     folder: Path | None
@@ -164,10 +164,10 @@ class _Several(Watch):
         super().__init__([])
         self.watches = watches
 
-    def look(self, planned: Any) -> None:
+    def observe(self, planned: Any) -> None:
         """Shows the step to each."""
         for watch in self.watches:
-            watch.look(planned)
+            watch.observe(planned)
 
 
 def inspect(
@@ -180,7 +180,7 @@ def inspect(
     seed: int = 0,
     backend: str = "eager",
     method: str = "exact",
-    vectors: int = 200,
+    num_vectors: int = 200,
     probes: Sequence[str | Probe] = (),
     out: str | Path | None = None,
     progress: Progress | None = None,
@@ -190,7 +190,7 @@ def inspect(
     recipes: names, recipes, TOML files or "module:attribute".  task: a name or a Task.
     steps: updates, default the task's.  samples: at how many of them, equally far apart and the last one included, the truth
     is taken.  lr: the constant rate of all, default each recipe's own.  seed: of initialisation, batches and random vectors.
-    method: of the truth, "exact" (a product with the Hessian for every parameter) or "hutchinson" (`vectors` of them).
+    method: of the truth, "exact" (a product with the Hessian for every parameter) or "hutchinson" (`num_vectors` of them).
     probes: more of one's own, measured where the truth is (see `sandbox.probes`).
     out: folder for probes.parquet, diagonal.parquet, table.md and three pictures; default none.
     progress: called after every sample.  Ctrl-C ends it early, with what has been measured and `interrupted` set.
@@ -208,8 +208,8 @@ def inspect(
         raise ValueError(f"lr must be a number above 0, got {lr}")
     if method not in METHODS:
         raise ValueError(suggest.unknown("method", method, METHODS))
-    if method != "exact" and (isinstance(vectors, bool) or not isinstance(vectors, int) or vectors < 2):
-        raise ValueError(f"vectors must be a whole number of at least 2, got {vectors!r}")
+    if method != "exact" and (isinstance(num_vectors, bool) or not isinstance(num_vectors, int) or num_vectors < 2):
+        raise ValueError(f"num_vectors must be a whole number of at least 2, got {num_vectors!r}")
     backends.get(backend)
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def inspect(
     def truth(params: dict[str, Tensor]) -> dict[str, Tensor]:
         if not math.isfinite(float(made.loss(params, full))):
             raise FloatingPointError("the loss of the training split is not finite")
-        return curvature.diagonal(made.loss, params, full, method, probes=vectors, seed=seed, progress=False).values
+        return curvature.diagonal(made.loss, params, full, method, probes=num_vectors, seed=seed, progress=False).values
 
     total, done, inspected, interrupted = len(found) * samples, 0, list[Inspected](), False
     for recipe in found:
@@ -240,7 +240,7 @@ def inspect(
         if interrupted:
             break
         sampled(samples)
-    number = 0 if method == "exact" else vectors
+    number = 0 if method == "exact" else num_vectors
     folder = None if out is None else Path(out)
     result = Inspection(made, steps, samples, seed, method, number, rows, inspected, folder, interrupted)
     if folder is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sandbox.recipe import Recipe
 
 State = Mapping[str, Tensor]
-Look = Callable[[Flow], None]
+Observer = Callable[[Flow], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +62,13 @@ def evaluate(recipe: Recipe, t: Any, lr: Any, lr_old: Any, old: Recipe | None = 
     """
     recalled: Recipe | tuple[()] = ()  # None would be a leaf
     if recipe.recalls_direction:
-        recalled = old or (at(recipe, where(t > 1, t - 1, t)) if recipe.moves else recipe)
-    recipe = at(recipe, t) if recipe.moves else recipe
+        recalled = old or (at(recipe, where(t > 1, t - 1, t)) if recipe.has_schedules else recipe)
+    recipe = at(recipe, t) if recipe.has_schedules else recipe
     lr = recipe.lr if lr is None else lr(t) if callable(lr) else lr
     if isinstance(lr, float | int):
         if not 0 <= lr < float("inf"):
             raise ValueError(f"lr must lie in [0, inf), got {lr:g}")
-        recipe.decay.allow(lr)
+        recipe.decay.check_lr(lr)
     # by name, so that the same ones stand in the same order at every t
     coefficients = {path: dict(sorted(block.coefficients(t).items())) for path, block in recipe.blocks()}
     # before the first step there is no older rate
@@ -99,11 +99,11 @@ def advance(
     scope: Scope,
     grad_norm: Tensor | None = None,
     hessian: Tensor | None = None,
-    look: Look | None = None,
+    observe: Observer | None = None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """New state and new θ of one leaf; pure.
 
-    look: called at the end with everything that the step computed; it must change nothing.
+    observe: called at the end with everything that the step computed; it must change nothing.
 
     `theta`, `g`, `hessian` and state of one number a parameter share the leaf's shape and dtype.
     """
@@ -120,7 +120,7 @@ def advance(
         hessian=hessian,
         a=p.a,
     )
-    x.d = recall(p, state, x)
+    x.d_old = recall(p, state, x)
 
     def run(path: str, block: Block, value: Any) -> Any:
         x.value, x.c = value, SimpleNamespace(**p.coefficients[path])
@@ -140,17 +140,17 @@ def advance(
     x.averaged = run("averaging", recipe.averaging, x.B)
     x.D = run("rectifier", recipe.rectifier, x.averaged)
     # d_t = m_t / D_t (+ γ θ);  θ_t = θ_{t-1} - η_t d_t
-    x.d_new = run("decay", recipe.decay, x.u / x.D)
-    x.theta_new = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d_new)
+    x.d = run("decay", recipe.decay, x.u / x.D)
+    x.theta_new = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d)
     if recipe.stores_direction:
-        new["direction.d"] = x.d_new
-    if look is not None:
+        new["direction.d"] = x.d
+    if observe is not None:
         x.after = new
-        look(x)
+        observe(x)
     return new, x.theta_new
 
 
-def apart(old: Sequence[Tensor], new: Sequence[Tensor], copy: Callable[[Tensor], Tensor] = torch.clone) -> list[Tensor]:
+def dealias(old: Sequence[Tensor], new: Sequence[Tensor], copy: Callable[[Tensor], Tensor] = torch.clone) -> list[Tensor]:
     """`new`, ready to be written over `old` one after another: what is another old tensor (a block may hand one state on to
     the next, or keep θ) is copied first, lest it change before it is read."""
 

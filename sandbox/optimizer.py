@@ -19,7 +19,6 @@ from torch import Tensor
 
 from sandbox import backends, checkpoint, hessian, kernel, lookup, suggest
 from sandbox.backends import Backend, Cohort, Step
-from sandbox.blocks import L2Decay
 from sandbox.blocks.base import show
 from sandbox.entries import Entries
 from sandbox.recipe import Recipe, global_norm
@@ -88,7 +87,7 @@ class Optimizer(torch.optim.Optimizer):
         self._paths: dict[int, tuple[Recipe, dict[str, str]]] = {}
         given = {} if lr is None else {"lr": lr}
         self._given = {**given, **numbers}
-        super().__init__(params, {"recipe": recipe, **group_numbers(recipe), **numbers, **given})
+        super().__init__(params, {"recipe": recipe, **group_hyperparameters(recipe), **numbers, **given})
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
@@ -96,7 +95,7 @@ class Optimizer(torch.optim.Optimizer):
         """Adds a group, with its state; see the class."""
         recipe = lookup.recipe(param_group.get("recipe", self.defaults["recipe"]))
         _check_keys(recipe, param_group)
-        names = group_numbers(recipe)
+        names = group_hyperparameters(recipe)
         # what the optimizer was given by keyword holds for every group that has a number of this name
         filled = {name: self._given.get(name, value) for name, value in names.items()}
         group = {**filled, **param_group, "recipe": recipe}
@@ -147,7 +146,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._resolved.get(index, (None,))[0] != stamp:
             _check_keys(group["recipe"], {k: v for k, v in group.items() if "." in k or k in _TORCHS})
             plain = {path: float(v) if isinstance(v, Tensor) else v for path, v in values.items()}
-            self._resolved[index] = stamp, group["recipe"].with_numbers(plain)
+            self._resolved[index] = stamp, group["recipe"].with_hyperparameters(plain)
         return self._resolved[index][1]
 
     def _rate(self, group: dict[str, Any], t: int) -> float:
@@ -189,8 +188,8 @@ class Optimizer(torch.optim.Optimizer):
             recipe, row = self._recipe(index), grads[index]
             for cohort in self._in_step(index, row):
                 lr = self._rate(group, cohort.steps + 1)
-                now = kernel.at(recipe, cohort.steps + 1) if recipe.moves else recipe
-                now.decay.allow(lr)
+                now = kernel.at(recipe, cohort.steps + 1) if recipe.has_schedules else recipe
+                now.decay.check_lr(lr)
                 mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
                 hessians = [products.get(p) for p in cohort.params] if products else [None] * len(cohort.params)
                 old = self._old(cohort, group, recipe) if recipe.recalls_direction else None
@@ -204,7 +203,7 @@ class Optimizer(torch.optim.Optimizer):
             if not self._finite(backends.totals(list(products.values())), rows, "Hessian-vector product"):
                 return loss
         if self.watch is not None:
-            self.watch.look([(self._names(index, cohort), cohort, step) for index, cohort, step in planned])
+            self.watch.observe([(self._names(index, cohort), cohort, step) for index, cohort, step in planned])
         for index, cohort, step in planned:
             self._backend.step(cohort, step)
             if step.old is not None:
@@ -217,7 +216,7 @@ class Optimizer(torch.optim.Optimizer):
         """The recipe with the numbers of the cohort's last step; one exchanged since as if it had made that step."""
         if cohort.recipe is not None and cohort.base is group["recipe"]:
             return cohort.recipe
-        return kernel.at(recipe, max(cohort.steps, 1)) if recipe.moves else recipe
+        return kernel.at(recipe, max(cohort.steps, 1)) if recipe.has_schedules else recipe
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> tuple[Any, dict[Tensor, Tensor]]:
         """The closure's result, and z ⊙ Hz for the groups whose recipe is of second order."""
@@ -321,7 +320,7 @@ class Optimizer(torch.optim.Optimizer):
             before, now = self._last_recipes(index), self._recipe(index)
             for p in group["params"]:
                 if p in before and before[p].leaves != kernel.at(now, int(self.state[p]["step"])).leaves:
-                    found[place] = {name: float(value) for name, value in before[p].numbers().items()}
+                    found[place] = {name: float(value) for name, value in before[p].hyperparameters().items()}
                 place += 1
         return found
 
@@ -332,7 +331,7 @@ class Optimizer(torch.optim.Optimizer):
             for p in group["params"]:
                 if place in numbers:
                     made = kernel.at(self._recipe(index), max(int(self.state[p]["step"]), 1))
-                    self._before.setdefault(index, {})[p] = made.with_numbers(numbers[place])
+                    self._before.setdefault(index, {})[p] = made.with_hyperparameters(numbers[place])
                 place += 1
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
@@ -373,21 +372,21 @@ class Optimizer(torch.optim.Optimizer):
 
 def group_paths(recipe: Recipe) -> dict[str, str]:
     """Name in a parameter group -> dotted path of the number, for every number of a recipe but lr."""
-    paths = {path: path for path in recipe.numbers() if path.partition(".")[0] != "lr"}
+    paths = {path: path for path in recipe.hyperparameters() if path.partition(".")[0] != "lr"}
     moments = [path for path in paths if path.count(".") == 1 and path.startswith("moment.")]
-    decays = ["decay.rate", *(f"gradient.{i}.rate" for i, b in enumerate(recipe.gradient) if isinstance(b, L2Decay))]
+    decays = [path for path in paths if path.rpartition(".")[2] == "weight_decay"]
     for alias, path in [
         ("momentum", moments[0] if moments else ""),
-        ("weight_decay", next((d for d in decays if d in paths), "")),
+        ("weight_decay", next(iter(sorted(decays)), "")),
     ]:
         if path:
             paths = {alias if name == path else name: p for name, p in paths.items()}
     return paths
 
 
-def group_numbers(recipe: Recipe) -> dict[str, Any]:
+def group_hyperparameters(recipe: Recipe) -> dict[str, Any]:
     """What a parameter group of this recipe holds: "lr" and every number by its name there."""
-    values = recipe.numbers()
+    values = recipe.hyperparameters()
     return {"lr": recipe.lr, **{name: values[path] for name, path in group_paths(recipe).items()}}
 
 
@@ -412,4 +411,4 @@ def _on_host(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.cpu() if name in ("step", "lr") else value for name, value in state.items()}
 
 
-__all__ = ["Optimizer", "group_numbers", "group_paths"]
+__all__ = ["Optimizer", "group_hyperparameters", "group_paths"]

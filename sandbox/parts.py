@@ -47,7 +47,7 @@ def plain_function(value: Any) -> bool:
     return callable(value) and not isinstance(value, Block | Tensor)
 
 
-def numbers(path: str, value: Any) -> dict[str, Any]:
+def hyperparameters(path: str, value: Any) -> dict[str, Any]:
     """Dotted name -> value of every number in `value`, functions of t by their parameters."""
     if not isinstance(value, Block):
         return {path: value}
@@ -55,7 +55,7 @@ def numbers(path: str, value: Any) -> dict[str, Any]:
     for field in dataclasses.fields(value):  # type: ignore[arg-type]
         inner = getattr(value, field.name)
         if isinstance(inner, Block) or (is_number(field) and not plain_function(inner)):
-            found |= numbers(f"{path}.{field.name}", inner)
+            found |= hyperparameters(f"{path}.{field.name}", inner)
     return found
 
 

@@ -22,8 +22,8 @@ from torch.utils import _pytree as pytree
 
 from sandbox import kernel, parts, scope, suggest
 from sandbox.blocks import (
+    ELEMENT,
     EMA,
-    PARAMETER,
     SCOPE,
     AbsoluteFloor,
     Averaging,
@@ -112,17 +112,17 @@ class Recipe:
         for name in whole:
             if name not in fields:
                 raise ValueError(suggest.unknown("slot", name, fields))
-        made = dataclasses.replace(self, **whole).with_numbers(numbers)
+        made = dataclasses.replace(self, **whole).with_hyperparameters(numbers)
         return made if "name" in changes else dataclasses.replace(made, name=self.name + parts.difference(self, made))
 
-    def numbers(self) -> dict[str, Any]:
+    def hyperparameters(self) -> dict[str, Any]:
         """Every number by its dotted name: {"lr": 0.01, "moment.beta": 0.9, …}; functions of t by their parameters."""
-        found = {} if parts.plain_function(self.lr) else parts.numbers("lr", self.lr)
+        found = {} if parts.plain_function(self.lr) else parts.hyperparameters("lr", self.lr)
         for path, block in self.blocks():
-            found |= parts.numbers(path, block)
+            found |= parts.hyperparameters(path, block)
         return found
 
-    def with_numbers(self, values: dict[str, Any]) -> Recipe:
+    def with_hyperparameters(self, values: dict[str, Any]) -> Recipe:
         """This recipe with some numbers replaced by dotted name; the name stays."""
         made = self
         for name, value in values.items():
@@ -137,7 +137,7 @@ class Recipe:
     @functools.cached_property
     def uses_direction(self) -> bool:
         """Whether some block looks at the previous direction d."""
-        return any("d" in block.needs for _, block in self.blocks())
+        return any("d_old" in block.needs for _, block in self.blocks())
 
     @functools.cached_property
     def stores_direction(self) -> bool:
@@ -156,7 +156,7 @@ class Recipe:
         return self.uses_direction and not self.stores_direction
 
     @functools.cached_property
-    def moves(self) -> bool:
+    def has_schedules(self) -> bool:
         """Whether some number is a function of t."""
         found = [self.lr, *(getattr(o, f.name) for _, o in self.blocks() for f in dataclasses.fields(o))]  # type: ignore[arg-type]
         nested = [getattr(o, f.name) for o in found if isinstance(o, Block) for f in dataclasses.fields(o)]  # type: ignore[arg-type]
@@ -170,13 +170,13 @@ class Recipe:
     def state_kinds(self) -> dict[str, str]:
         """Name -> kind of shape of every state tensor, "step" and "lr" (both 0-d) apart."""
         kinds = {f"{path}.{name}": kind for path, block in self.blocks() for name, kind in block.state.items()}
-        return kinds | ({"direction.d": PARAMETER} if self.stores_direction else {})
+        return kinds | ({"direction.d": ELEMENT} if self.stores_direction else {})
 
     @property
-    def words(self) -> int:
+    def state_words(self) -> int:
         """State words a parameter."""
-        few = SCOPE if self.scope == "coordinate" else PARAMETER
-        return sum(kind in (PARAMETER, few) for kind in self.state_kinds().values())
+        few = SCOPE if self.scope == "coordinate" else ELEMENT
+        return sum(kind in (ELEMENT, few) for kind in self.state_kinds().values())
 
     def structure(self) -> dict[str, str]:
         """Slot -> its block without numbers: two recipes of equal structure differ only in numbers."""
@@ -203,7 +203,7 @@ class Recipe:
         }
         initial = {f"{path}.{name}": block.initial(name) for path, block in self.blocks() for name in block.state}
         for name, kind in self.state_kinds().items():
-            shape = p.shape if kind == PARAMETER else scope.shape_of(self.scope, p) if kind == SCOPE else ()
+            shape = p.shape if kind == ELEMENT else scope.shape_of(self.scope, p) if kind == SCOPE else ()
             zeros = torch.zeros(shape, dtype=state_dtype(p.dtype), device=p.device)
             value = initial.get(name, 0.0)
             state[name] = zeros + value if isinstance(value, Tensor) or value else zeros
@@ -218,7 +218,7 @@ class Recipe:
         lr: Any = None,
         hessian: Any = None,
         old: Recipe | None = None,
-        look: Callable[[list[int], kernel.Flow], None] | None = None,
+        observe: Callable[[list[int], kernel.Flow], None] | None = None,
     ) -> tuple[Any, Any]:
         """One step: (state, params) -> (state, params).  Pure: nothing is changed in place, no Python state.
 
@@ -226,8 +226,8 @@ class Recipe:
         lr: η, a number, 0-d tensor or function of t; default the recipe's.
         hessian: z ⊙ Hz for a second-order recipe (`sandbox.hessian.hutchinson`).
         old: the recipe of the step before, where its numbers were others: d is computed again with those it was made with.
-        look: called for each tensor with its place among the tree's leaves (a list: under scope "global" they are one vector),
-            the `Flow` of its step; it must change nothing.
+        observe: called for each tensor with its place among the tree's leaves (a list: under scope "global" they are
+            one vector), the `Flow` of its step; it must change nothing.
         Under scope "global" all tensors must have made the same number of steps.
         Works under torch.func.vmap, grad, and make_fx.  Raises ValueError where shapes differ or `hessian` is missing.
         """
@@ -253,7 +253,7 @@ class Recipe:
             dtype, device = state_dtype(leaves[group[0]].dtype), leaves[group[0]].device
             prepared = kernel.prepare(self, t, lr, states[group[0]]["lr"], dtype, device, old)
             rows = [[row[i] for i in group] for row in (states, leaves, grads, hessians)]
-            after = self.leaf_update(prepared, rows, norm, look and functools.partial(look, group))
+            after = self.leaf_update(prepared, rows, norm, observe and functools.partial(observe, group))
             for i, (new, theta) in zip(group, after, strict=True):
                 rate = prepared.lr.to(torch.float64).expand(states[i]["lr"].shape)
                 states[i] = {"step": states[i]["step"] + 1, "lr": rate, **new}
@@ -275,12 +275,12 @@ class Recipe:
         prepared: kernel.Prepared,
         rows: Sequence[Any],
         norm: Tensor | None,
-        look: kernel.Look | None = None,
+        observe: kernel.Observer | None = None,
     ) -> list[tuple[dict[str, Tensor], Tensor]]:
         """New state (without "step" and "lr") and θ of tensors that make one step together: one, or all under "global".
 
         rows: lists of states, parameters, gradients and Hessian diagonals (or None), an entry a tensor.
-        look: see `kernel.advance`; tensors that make a step together are one vector there.
+        observe: see `kernel.advance`; tensors that make a step together are one vector there.
         """
         states, params, grads, hessians = rows
         dtype, kinds = prepared.lr.dtype, self.state_kinds()
@@ -289,15 +289,15 @@ class Recipe:
         if len(params) == 1:
             (theta,), (g,), (h,) = wide
             state, within = {name: states[0][name] for name in kinds}, scope.of_tensor(self.scope)
-            new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, h, look)
+            new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, h, observe)
             return [(new, theta.to(params[0].dtype))]
         layout = scope.Joined(params)
         theta, g = layout.pack(wide[0]), layout.pack(wide[1])
         h = None if hessians[0] is None else layout.pack(wide[2])
-        pack = {name: layout.pack if kind == PARAMETER else torch.stack for name, kind in kinds.items()}
+        pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
         state = {name: pack[name]([s[name] for s in states]) for name in kinds}
-        new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, h, look)
-        apart = {n: layout.unpack(v) if kinds[n] == PARAMETER else list(v.unbind()) for n, v in new.items()}
+        new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, h, observe)
+        apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
         each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
         return [(s, th.to(p.dtype)) for s, th, p in zip(each, layout.unpack(theta), params, strict=True)]
 

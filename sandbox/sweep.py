@@ -121,7 +121,7 @@ def sweep(
     """
     base, made = lookup.recipe(recipe), tasks.get(task)
     numbers = {name: [float(v) for v in values] for name, values in vary.items()}
-    known = base.numbers()
+    known = base.hyperparameters()
     for name in numbers:
         if name not in known:
             raise ValueError(suggest.unknown("number to vary", name, list(known)))
@@ -134,7 +134,7 @@ def sweep(
         "recipe": base.to_toml(), "task": made.name, "vary": numbers, "seeds": seeds, "steps": steps, "warmup": warmup,
         "schedule": schedule, "task_identity": identity.task(made), "code": identity.code(base, made),
     }  # fmt: skip
-    recipes = [dataclasses.replace(base.with_numbers(c), name=base.name) for c in combinations]
+    recipes = [dataclasses.replace(base.with_hyperparameters(c), name=base.name) for c in combinations]
     kept = _Kept(Path(out), facts) if out is not None else None
     frames = kept.frames() if kept else []
     done = sum(len(f) for f in frames)

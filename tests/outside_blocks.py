@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.blocks import PARAMETER, Curvature, Number, Rectifier, block, number
+from sandbox.blocks import ELEMENT, Curvature, Number, Rectifier, block, number
 
 
 @block
@@ -23,7 +23,7 @@ class MeanAbsolute(Curvature):
     """B ← β B + (1-β)|g|."""
 
     beta: float = 0.99
-    state = {"B": PARAMETER}
+    state = {"B": ELEMENT}
 
     def update(self, x, *, B):
         # B ← β B + (1-β)|g|
@@ -34,7 +34,7 @@ class MeanAbsolute(Curvature):
 class Remembering(Curvature):
     """B = ½|g_t - g_{t-2}| + |θ_{t-1} - θ_{t-2}|: states handed on to the next as they are."""
 
-    state = dict.fromkeys(("g1", "g2", "g3", "before", "earlier"), PARAMETER)
+    state = dict.fromkeys(("g1", "g2", "g3", "before", "earlier"), ELEMENT)
 
     def update(self, x, *, g1, g2, g3, before, earlier):
         return {"g1": x.g, "g2": g1, "g3": g2, "before": x.theta, "earlier": before}
@@ -64,7 +64,7 @@ class RawProbe(Curvature):
     """B = z ⊙ Hz, kept as it is."""
 
     needs = ("hessian",)
-    state = {"h": PARAMETER}
+    state = {"h": ELEMENT}
 
     def update(self, x, *, h):
         # h = z ⊙ Hz

@@ -69,7 +69,9 @@ def test_a_population_is_many_recorded_runs(theorem):
 
 
 def recorded(c, target, T):
-    return record(target.recipe.with_numbers({"moment.beta": c.beta}), c.problem(), T, lr=InverseSquareRoot(first=c.eta))
+    return record(
+        target.recipe.with_hyperparameters({"moment.beta": c.beta}), c.problem(), T, lr=InverseSquareRoot(first=c.eta)
+    )
 
 
 def test_ce1_in_a_population():
@@ -129,7 +131,7 @@ def test_from_ce1_to_a_violation():
     first, _ = attacks.entries(found, 12)
     assert np.abs(first - problems.CYCLE_FIRST).max(axis=1).min() < 1e-3
     under = hunt("regret", T=1201)
-    attacks.settle(under, found)
+    attacks.broadcast_state(under, found)
     outcome = adversary._checked(under, "regret", 0, False)
     assert outcome.refuted
     assert not outcome.news

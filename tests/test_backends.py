@@ -122,13 +122,17 @@ COMPOSED = {
     "outside": {"rectifier": Halfway(sigma=0.02)},
     "outside-curvature": {"curvature": MeanAbsolute(), "rectifier": Halfway(sigma=0.5)},
     "remembering": {"curvature": Remembering(), "rectifier": Halfway(sigma=0.5)},
-    "clip": {"gradient": (ClipGlobalNorm(max_norm=2.0), L2Decay(rate=0.1))},
+    "clip": {"gradient": (ClipGlobalNorm(max_norm=2.0), L2Decay(weight_decay=0.1))},
     "channel-scale-invariant-stable": {
         "scope": "channel",
         "rectifier": variants.get("scale-invariant").rectifier,
-        "decay": Stable(rate=0.01),
+        "decay": Stable(weight_decay=0.01),
     },
-    "global-belief-decoupled": {"scope": "global", "rectifier": variants.get("belief").rectifier, "decay": Decoupled(rate=0.1)},
+    "global-belief-decoupled": {
+        "scope": "global",
+        "rectifier": variants.get("belief").rectifier,
+        "decay": Decoupled(weight_decay=0.1),
+    },
 }
 
 
@@ -184,7 +188,7 @@ def graphs():
 def test_one_structure_compiles_once():
     """20 steps with lr, β and σ changed by hand and by a scheduler, a second model of other shapes, a second optimizer: no graph
     more than one for the arena and one for large tensors, and no specialisation to static sizes."""
-    recipe = variants.get("apollo").replace(gradient=(ClipValue(max_value=50.0), L2Decay(rate=0.01)))  # only here
+    recipe = variants.get("apollo").replace(gradient=(ClipValue(max_value=50.0), L2Decay(weight_decay=0.01)))  # only here
     before, known = graphs(), len(compiled.compilations)
     for seed, shapes in enumerate([SHAPES, [(33, 5), (2,), (1,), (1, 1), (64, 3), (9, 9), (300,)], SHAPES[::-1]]):
         problem = Torchs(torch.float64, seed, shapes)

@@ -269,7 +269,7 @@ def test_another_task_or_another_code_is_another_run(tmp_path, monkeypatch):
 def test_a_rate_that_the_decay_does_not_allow_is_lost_not_an_end(tmp_path):
     from sandbox.blocks import Decoupled
 
-    heavy = variants.get("apollo").replace(decay=Decoupled(rate=50.0), name="heavy")
+    heavy = variants.get("apollo").replace(decay=Decoupled(weight_decay=50.0), name="heavy")
     result = compare([heavy], "quadratic", out=tmp_path, **SMALL)  # 50 × 0.0316 > 1
     assert result.summaries[0].lr < 0.02
     lost = result.runs.filter(pl.col("lr") * 50 >= 1)

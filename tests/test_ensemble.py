@@ -86,7 +86,7 @@ def close(a, b):
 def test_eight_members_of_every_variant_equal_eight_single_runs(name):
     """Every number different in each member, two seeds."""
     base = variants.get(name)
-    numbers = {n: v for n, v in base.numbers().items() if n != "lr" and np.isfinite(v)}
+    numbers = {n: v for n, v in base.hyperparameters().items() if n != "lr" and np.isfinite(v)}
     # RAdam's ρ_∞ > 4 bounds its β from below
     members = [
         base.replace(**{n: v * (f**0.01 if "beta" in n and name == "radam" else f) for n, v in numbers.items()}, name=f"{name}-{k}")

@@ -51,7 +51,7 @@ def test_adahessian(name, power, gamma):
     """50 steps; the reference takes Hz from the dense Hessian, and draws the same z.  Tolerance: two ways to Hz, 1e-14 apart,
     amplified by division by small √v: seen 1e-11."""
     model = Small().double()
-    recipe = variants.get(name).replace(**{"rectifier.exponent": power}, decay=AdamWDecay(rate=gamma))
+    recipe = variants.get(name).replace(**{"rectifier.exponent": power}, decay=AdamWDecay(weight_decay=gamma))
     optimizer = sandbox.Optimizer(model.parameters(), recipe, lr=0.02, seed=7)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [25], gamma=0.3)
     names = [n for n, _ in model.named_parameters()]

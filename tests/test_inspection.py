@@ -93,7 +93,7 @@ def test_seed_rate_backend_and_vectors_reach_the_run():
             super().step(cohort, step)
 
     task = tasks.get("logistic-breast-cancer", dtype=torch.float64)
-    options = {"steps": 7, "samples": 2, "lr": 0.05, "seed": 3, "method": "hutchinson", "vectors": 5}
+    options = {"steps": 7, "samples": 2, "lr": 0.05, "seed": 3, "method": "hutchinson", "num_vectors": 5}
     one = inspect(["adahessian"], task, backend=Counting(), **options)["adahessian"]
     assert Counting.steps == 7
     assert one.lr == 0.05
@@ -169,7 +169,7 @@ def test_an_estimate_of_ones_own_and_a_probe_of_ones_own():
 
 
 def test_hutchinson_is_near_the_exact_truth():
-    exact, estimated = small(["apollo"]), small(["apollo"], method="hutchinson", vectors=2000)
+    exact, estimated = small(["apollo"]), small(["apollo"], method="hutchinson", num_vectors=2000)
     a, b = exact["apollo"].pairs[EVERYTHING].truth, estimated["apollo"].pairs[EVERYTHING].truth
     assert 0 < float((a - b).norm() / a.norm()) < 0.1
     assert "by Hutchinson's estimator, 2000 vectors" in str(estimated)
@@ -223,7 +223,7 @@ def test_ctrl_c_in_a_shell(tmp_path):
         ({"samples": 13}, "samples must be at least 1 and at most 12, got 13"),
         ({"method": "exakt"}, "did you mean 'exact'"),
         ({"lr": -1.0}, "lr must be a number above 0"),
-        ({"method": "hutchinson", "vectors": 1}, "vectors must be a whole number of at least 2"),
+        ({"method": "hutchinson", "num_vectors": 1}, "num_vectors must be a whole number of at least 2"),
         ({"backend": "eagre"}, "did you mean 'eager'"),
         ({"probes": ["correlatoin"]}, "did you mean 'correlation'"),
     ],

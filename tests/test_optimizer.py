@@ -74,7 +74,7 @@ def test_groups_have_their_own_rate_decay_and_recipe():
     )
     apart = [
         sandbox.Optimizer(others[:2], apollow, lr=0.002, weight_decay=0.5),
-        sandbox.Optimizer(others[2:4], apollow.replace(**{"decay.rate": 5e-4}), lr=0.003),
+        sandbox.Optimizer(others[2:4], apollow.replace(**{"decay.weight_decay": 5e-4}), lr=0.003),
         sandbox.Optimizer(others[4:], "adamw", lr=0.01, **{"rectifier.eps": 0.1}),
     ]
     for step in range(10):
@@ -153,8 +153,8 @@ def test_unknown_keys_in_groups_are_errors_whenever_they_come():
 def test_decay_rates_that_turn_parameters_around_are_errors():
     p = torch.ones(2, requires_grad=True)
     p.grad = torch.ones(2)
-    optimizer = sandbox.Optimizer([p], variants.get("apollow").replace(decay=Decoupled(rate=20.0)), lr=0.05)
-    with pytest.raises(ValueError, match=re.escape("Decoupled: rate * lr must be below 1, got 20 * 0.05")):
+    optimizer = sandbox.Optimizer([p], variants.get("apollow").replace(decay=Decoupled(weight_decay=20.0)), lr=0.05)
+    with pytest.raises(ValueError, match=re.escape("Decoupled: weight_decay * lr must be below 1, got 20 * 0.05")):
         optimizer.step()
 
 
@@ -514,7 +514,11 @@ def test_empty_and_noncontiguous_tensors():
 
 
 def test_weight_decay_is_an_entry_of_the_group_for_every_kind():
-    for change in ({"decay": AdamWDecay(rate=0.1)}, {"decay": Decoupled(rate=0.1)}, {"gradient": (L2Decay(rate=0.1),)}):
+    for change in (
+        {"decay": AdamWDecay(weight_decay=0.1)},
+        {"decay": Decoupled(weight_decay=0.1)},
+        {"gradient": (L2Decay(weight_decay=0.1),)},
+    ):
         p, q = (torch.ones(2, requires_grad=True) for _ in range(2))
         recipe = variants.get("apollo").replace(**change)
         optimizer, none = sandbox.Optimizer([p], recipe, weight_decay=0.0), sandbox.Optimizer([q], "apollo")
@@ -577,7 +581,7 @@ def test_a_step_is_whole_or_not_at_all():
     for group in optimizer.param_groups:
         group["lr"] = 0.5
     a.grad, b.grad = torch.ones(2), torch.ones(2)
-    with pytest.raises(ValueError, match=re.escape("rate * lr must be below 1, got 50 * 0.5")):
+    with pytest.raises(ValueError, match=re.escape("weight_decay * lr must be below 1, got 50 * 0.5")):
         optimizer.step()
     assert torch.equal(a, torch.ones(2))
     assert int(optimizer.state[a]["step"]) == 0

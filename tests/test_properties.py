@@ -69,8 +69,8 @@ def coupled(base, k):
     c = 2.0**k
     changes = {"curvature.eps": base.curvature.eps / c, "rectifier.sigma": base.rectifier.sigma * c}
     if type(base.decay) is Decoupled:
-        changes["decay.rate"] = base.decay.rate / c
-    return base.with_numbers(changes), c
+        changes["decay.weight_decay"] = base.decay.weight_decay / c
+    return base.with_hyperparameters(changes), c
 
 
 @quick
@@ -81,9 +81,9 @@ def test_coupling_is_bitwise_for_powers_of_two(seed, k, eps, decay):
     """Theorem 1: θ is the same, B is multiplied by c.  Bitwise: only multiplications by powers of two differ."""
     change = {
         "none": {},
-        "decoupled": {"decay": Decoupled(rate=0.25)},
-        "l2": {"gradient": (L2Decay(rate=0.1),)},
-        "stable": {"decay": Stable(rate=0.02)},
+        "decoupled": {"decay": Decoupled(weight_decay=0.25)},
+        "l2": {"gradient": (L2Decay(weight_decay=0.1),)},
+        "stable": {"decay": Stable(weight_decay=0.02)},
     }[decay]
     base = Recipe(curvature=WeakSecant(eps=eps)).replace(**change)
     other, c = coupled(base, k)
@@ -111,7 +111,7 @@ def test_coupling_is_false_with_the_same_epsilon():
 
 def third_iterate(eta, sigma, eps, gamma):
     """CE3: f = ½(θ₁² + 4θ₂²) from (1, 1), β = .5."""
-    decay = {"decay": Decoupled(rate=gamma)} if gamma else {}
+    decay = {"decay": Decoupled(weight_decay=gamma)} if gamma else {}
     recipe = Recipe(moment=EMA(beta=0.5), curvature=WeakSecant(eps=eps), rectifier=AbsoluteFloor(sigma=sigma), **decay)
     theta = torch.ones(2, dtype=torch.float64)
     state = recipe.init(theta)
@@ -139,7 +139,7 @@ def test_counterexample_3():
 @quick
 @given(seed=seeds, k=st.integers(-20, 20), eps=st.sampled_from([0.0, 1e-4]), gamma=st.sampled_from([0.0, 0.1]))
 def test_scale_invariance_is_bitwise_for_powers_of_two(seed, k, eps, gamma):
-    recipe = variants.get("scale-invariant").replace(curvature=WeakSecant(eps=eps), decay=Decoupled(rate=gamma))
+    recipe = variants.get("scale-invariant").replace(curvature=WeakSecant(eps=eps), decay=Decoupled(weight_decay=gamma))
     one, state = run(recipe, 12, seed, lr=0.01)
     two, _ = run(recipe, 12, seed, lr=0.01, scale=2.0**k)
     assert_same_path(one, two)
@@ -148,7 +148,7 @@ def test_scale_invariance_is_bitwise_for_powers_of_two(seed, k, eps, gamma):
 def test_scale_invariance_fails_where_it_must():
     for recipe in (
         variants.get("belief"),
-        variants.get("scale-invariant").replace(gradient=(L2Decay(rate=0.1),)),
+        variants.get("scale-invariant").replace(gradient=(L2Decay(weight_decay=0.1),)),
         variants.get("apollo"),
     ):
         one, _ = run(recipe, 12, lr=0.01)
@@ -266,7 +266,7 @@ def test_step_leaves_gradients_alone_and_late_parameters_count_for_themselves(na
     problem = Problem()
     params = problem.tensors()
     recipe = variants.get(name)
-    decayed = recipe.replace(gradient=(*recipe.gradient, L2Decay(rate=0.1)))
+    decayed = recipe.replace(gradient=(*recipe.gradient, L2Decay(weight_decay=0.1)))
     optimizer = sandbox.Optimizer(params, decayed, lr=0.01, maximize=maximize)
     for step in range(4):
         problem.set_gradients(step, params)
@@ -303,7 +303,7 @@ def test_step_leaves_gradients_alone_and_late_parameters_count_for_themselves(na
 def test_zero_gradients_change_nothing_and_give_no_nan(name):
     """d = 0: α = 0, also at ε = 0, where the author's code gives NaN."""
     recipe = variants.get(name)
-    if "curvature.eps" in recipe.numbers():
+    if "curvature.eps" in recipe.hyperparameters():
         recipe = recipe.replace(**{"curvature.eps": 0.0})
     theta = [torch.full(s, 0.5, dtype=torch.float64) for s in SHAPES]
     state = recipe.init(theta)
@@ -314,7 +314,7 @@ def test_zero_gradients_change_nothing_and_give_no_nan(name):
     for x, s in zip(theta, state, strict=True):
         assert x.isfinite().all()
         assert all(v.isfinite().all() for v in s.values())
-    if recipe.numbers().get("decay.rate", 0) == 0 and not recipe.gradient:
+    if recipe.hyperparameters().get("decay.weight_decay", 0) == 0 and not recipe.gradient:
         assert all(torch.equal(x, y) for x, y in zip(theta, start, strict=True))
 
 

@@ -13,7 +13,7 @@ from sandbox.blocks import Box, Decay, Decoupled, Number, block, number
 from tests.problem import Torchs
 
 SHAPES = [(4, 3), (7,), (), (2, 3, 2), (5, 4), (3,)]
-WIDE = {"decay": Decoupled(rate=0.0), "projection": Box(low=-1e9, high=1e9)}  # Apollo, but d has to be stored
+WIDE = {"decay": Decoupled(weight_decay=0.0), "projection": Box(low=-1e9, high=1e9)}  # Apollo, but d has to be stored
 
 
 def trained(recipe, backend, change=None, gaps=False, resume=()):
@@ -77,16 +77,16 @@ def test_the_pure_update_recalls_what_was_applied():
     state, applied, seen = made.init(params), None, {}
     for _ in range(5):
         state, params = made.update(
-            state, params, [2 * params[0]], lr=0.01, look=lambda i, x: seen.update(d=x.d.clone(), new=x.d_new.clone())
+            state, params, [2 * params[0]], lr=0.01, observe=lambda i, x: seen.update(d=x.d_old.clone(), new=x.d.clone())
         )
         if applied is not None:
             torch.testing.assert_close(seen["d"], applied, rtol=1e-14, atol=0)
         applied = seen["new"]
     other = made.replace(**{"rectifier.sigma": 3.0})
     wrong, right = {}, {}
-    other.update(copy.deepcopy(state), params, params, look=lambda i, x: wrong.update(d=x.d.clone()))
+    other.update(copy.deepcopy(state), params, params, observe=lambda i, x: wrong.update(d=x.d_old.clone()))
     was = made.replace(**{"rectifier.sigma": 0.1 / 5})
-    other.update(state, params, params, old=was, look=lambda i, x: right.update(d=x.d.clone()))
+    other.update(state, params, params, old=was, observe=lambda i, x: right.update(d=x.d_old.clone()))
     torch.testing.assert_close(right["d"], applied, rtol=1e-14, atol=0)
     assert not torch.allclose(wrong["d"], applied)
 
@@ -95,21 +95,21 @@ def test_the_pure_update_recalls_what_was_applied():
 class SignDecay(Decay):
     """d = u + γ sign(θ), which θ does not say any more after the step."""
 
-    rate: Number = number(default=0.5, range="[0, inf)")
+    weight_decay: Number = number(default=0.5, range="[0, inf)")
     in_direction = True
     recalls = False
 
     def add(self, u, theta):
         # d = u + γ sign(θ)
-        return u + self.rate * theta.sign()
+        return u + self.weight_decay * theta.sign()
 
 
 def test_a_decay_that_cannot_be_recalled():
     made = variants.get("apollo").replace(decay=SignDecay())
     assert made.stores_direction
-    assert made.words == 3
+    assert made.state_words == 3
     seen, params = [], [torch.tensor([1.0, -2.0], dtype=torch.float64)]
     state = made.init(params)
     for _ in range(2):
-        state, params = made.update(state, params, params, look=lambda i, x: seen.append((x.d, x.d_new)))
+        state, params = made.update(state, params, params, observe=lambda i, x: seen.append((x.d_old, x.d)))
     assert torch.equal(seen[1][0], seen[0][1])

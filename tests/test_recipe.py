@@ -170,7 +170,7 @@ def test_toml_round_trip_of_what_is_not_in_the_package():
     recipe = Recipe(
         name="outside",
         lr=InverseSquareRoot(first=0.3),
-        gradient=(ClipGlobalNorm(max_norm=2.0), L2Decay(rate=0.1)),
+        gradient=(ClipGlobalNorm(max_norm=2.0), L2Decay(weight_decay=0.1)),
         moment=EMA(beta=Geometric(first=0.9, ratio=0.99), bias_correction=False),
         curvature=outside_blocks.MeanAbsolute(beta=outside_blocks.decaying),
         rectifier=outside_blocks.Halfway(sigma=0.5),
@@ -211,18 +211,18 @@ def test_fingerprint_is_the_same_in_every_process_and_sees_every_number():
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert other == apollo.fingerprint() == apollo.replace(name="another").fingerprint()
     assert len({variants.get(name).fingerprint() for name in variants.names()}) == len(variants.names())
-    for name, value in apollo.numbers().items():
+    for name, value in apollo.hyperparameters().items():
         assert apollo.replace(**{name: value / 2 + 0.1}).fingerprint() != apollo.fingerprint()
 
 
 def test_words_of_state():
     expected = {"apollo": 2, "apollow": 2, "belief": 2, "scale-invariant": 3, "hessian-ema": 3, "monotone": 3}
     expected |= {"sgd": 1, "adam": 2, "adamw": 2, "amsgrad": 3, "adagrad": 1, "rmsprop": 1, "adadelta": 2, "adahessian": 2}
-    assert {name: variants.get(name).words for name in expected} == expected
+    assert {name: variants.get(name).state_words for name in expected} == expected
     # d is stored only where it cannot be computed again
     assert not variants.get("apollow").stores_direction
     assert variants.get("apollow").replace(projection=Box()).stores_direction
-    assert variants.get("apollow").replace(projection=Box()).words == 3
+    assert variants.get("apollow").replace(projection=Box()).state_words == 3
     assert not variants.get("apollo").replace(projection=Box()).stores_direction
 
 
@@ -277,9 +277,9 @@ def test_update_under_vmap_equals_single_runs(name):
     """Every number of the recipe, and η, as a batch of four: the same as four runs (1e-12: other kernels, 10 steps)."""
     base = variants.get(name)
     factors = torch.tensor([1.0, 0.7, 0.5, 0.9], dtype=torch.float64)
-    names = [n for n in base.numbers() if n != "lr" and np.isfinite(base.numbers()[n])]
+    names = [n for n in base.hyperparameters() if n != "lr" and np.isfinite(base.hyperparameters()[n])]
     # RAdam's ρ_∞ > 4 bounds its β from below
-    change = {n: base.numbers()[n] * (factors if "beta" not in n or name != "radam" else factors**0.01) for n in names}
+    change = {n: base.hyperparameters()[n] * (factors if "beta" not in n or name != "radam" else factors**0.01) for n in names}
     stacked = base.replace(**change, name=base.name)
     singles = [base.replace(**{n: float(v[i]) for n, v in change.items()}) for i in range(4)]
     grads = [[torch.tensor(g) for g in Problem(k).start] for k in range(10)]
@@ -396,9 +396,9 @@ def test_ablate_keeps_what_only_looks_the_same():
 
 
 def test_gradient_takes_any_iterable_once():
-    made = variants.get("apollo").replace(gradient=(b for b in [L2Decay(rate=0.5)]))
-    assert made.gradient == (L2Decay(rate=0.5),)
-    assert variants.get("apollo").replace(gradient=L2Decay(rate=0.5)).gradient == made.gradient
+    made = variants.get("apollo").replace(gradient=(b for b in [L2Decay(weight_decay=0.5)]))
+    assert made.gradient == (L2Decay(weight_decay=0.5),)
+    assert variants.get("apollo").replace(gradient=L2Decay(weight_decay=0.5)).gradient == made.gradient
     with pytest.raises(TypeError, match="slot 'gradient' does not take None"):
         variants.get("apollo").replace(gradient=None)
 

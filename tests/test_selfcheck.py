@@ -130,7 +130,7 @@ class Sums(Gradient):
 @pytest.mark.parametrize("scope", ["parameter", "global", "channel", "coordinate"])
 def test_reductions_of_spread_numbers_count_every_coordinate(scope):
     """Stable decay takes the mean of a D that is one number a scope; against eager, and the sums against NumPy."""
-    made = recipe(Sums(), rectifier=MeanSquare(), decay=Stable(rate=0.1), scope=scope)
+    made = recipe(Sums(), rectifier=MeanSquare(), decay=Stable(weight_decay=0.1), scope=scope)
     one, expected = stepped(made, "eager", shapes=((3, 5), (4,), (2, 3, 2)))
     for backend in ("compiled", "scripted"):
         two, found = stepped(made, backend, shapes=((3, 5), (4,), (2, 3, 2)))
@@ -176,7 +176,7 @@ def test_no_count_of_numbers_is_taken_for_a_size(scope, slots):
 class Moments(Moment):
     """m = g, kept: y = g - m."""
 
-    state = {"m": "parameter"}
+    state = {"m": "element"}
 
     def update(self, x, *, m):
         return {"m": x.value}
@@ -205,7 +205,7 @@ def test_coefficients_keep_their_names():
 def test_words_and_states_of_blocks_are_checked():
     @block
     class Misspelt(Gradient):
-        state = {"s": "paramter"}
+        state = {"s": "elemnt"}
 
     @block
     class Needy(Gradient):
@@ -225,7 +225,7 @@ def test_words_and_states_of_blocks_are_checked():
         def update(self, x, *, s):
             return {}
 
-    with pytest.raises(ValueError, match=r"Misspelt: state 's': .*did you mean 'parameter'"):
+    with pytest.raises(ValueError, match=r"Misspelt: state 's': .*did you mean 'element'"):
         Misspelt()
     with pytest.raises(ValueError, match=r"Needy: .*did you mean 'hessian'"):
         Needy()

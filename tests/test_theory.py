@@ -447,7 +447,7 @@ def test_bounds_term_by_term():
 def test_coupling_report():
     """Bitwise with ε/c and γ/c; refuted with both as stated; on a run where the secant rule counts."""
     rate = InverseSquareRoot(first=0.02)
-    recipe = variants.get("apollow").replace(**{"curvature.eps": 0.5, "decay.rate": 0.1}, name="x")
+    recipe = variants.get("apollow").replace(**{"curvature.eps": 0.5, "decay.weight_decay": 0.1}, name="x")
     kept = coupling.check(recipe, "ridge-diabetes", 40, lr=rate)
     assert kept.measured == 0.0
     assert all(a.holds for a in kept.assumptions)

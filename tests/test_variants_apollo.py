@@ -39,9 +39,9 @@ FORMS = {
     "monotone": dict(ceiling=4.0),
 }
 DECAYS = {
-    "l2": (dict(gradient=(L2Decay(rate=0.05),)), dict(decay="l2", gamma=0.05)),
-    "decoupled": (dict(decay=Decoupled(rate=0.5)), dict(decay="decoupled", gamma=0.5)),
-    "stable": (dict(decay=Stable(rate=0.02)), dict(decay="stable", gamma=0.02)),
+    "l2": (dict(gradient=(L2Decay(weight_decay=0.05),)), dict(decay="l2", gamma=0.05)),
+    "decoupled": (dict(decay=Decoupled(weight_decay=0.5)), dict(decay="decoupled", gamma=0.5)),
+    "stable": (dict(decay=Stable(weight_decay=0.02)), dict(decay="stable", gamma=0.02)),
 }
 
 
@@ -98,5 +98,5 @@ def test_epsilon_is_not_compounded_over_tensors():
 @pytest.mark.parametrize("accumulate", [True, False])
 @pytest.mark.parametrize("gamma", [0.0, 0.1])
 def test_adabelief(accumulate, gamma):
-    recipe = variants.get("adabelief" if accumulate else "adabelief-plain").replace(decay=AdamWDecay(rate=gamma))
+    recipe = variants.get("adabelief" if accumulate else "adabelief-plain").replace(decay=AdamWDecay(weight_decay=gamma))
     follow(recipe, literal.AdaBelief(Problem().start, accumulate=accumulate, gamma=gamma), lr=0.01)

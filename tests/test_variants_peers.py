@@ -13,7 +13,7 @@ from sandbox.blocks import AdamWDecay, HeavyBall, L2Decay
 from sandbox.schedules import InverseTime
 from tests.problem import Problem
 
-L2, SHRINK = {"gradient": (L2Decay(rate=0.1),)}, {"decay": AdamWDecay(rate=0.1)}
+L2, SHRINK = {"gradient": (L2Decay(weight_decay=0.1),)}, {"decay": AdamWDecay(weight_decay=0.1)}
 
 
 def cases():
@@ -23,7 +23,7 @@ def cases():
         ("sgd", {"moment": HeavyBall(momentum=0.8, dampening=0.5)}, o.SGD, dict(momentum=0.8, dampening=0.5), L2, 0.01),
         ("nesterov", {}, o.SGD, dict(momentum=0.9, nesterov=True), L2, 0.01),
         ("adam", {}, o.Adam, {}, L2, 0.01),
-        ("adamw", {"decay": AdamWDecay(rate=0.0)}, o.AdamW, dict(weight_decay=0.0), SHRINK, 0.01),
+        ("adamw", {"decay": AdamWDecay(weight_decay=0.0)}, o.AdamW, dict(weight_decay=0.0), SHRINK, 0.01),
         ("amsgrad", {}, o.Adam, dict(amsgrad=True), L2, 0.1),
         ("radam", {}, o.RAdam, dict(decoupled_weight_decay=True), SHRINK, 0.05),
         ("radam", {}, o.RAdam, {}, L2, 0.05),

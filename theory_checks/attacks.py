@@ -24,13 +24,13 @@ def stand_still(hunt: Hunt, starts: int = 5, rounds: int = 4, elite: int = 8) ->
     while True:
         drawn = [standstill.draw(hunt.rng, 1024, hunt.period) for _ in range(starts)]
         found = standstill.ranked([standstill.cycles(genes, hunt.tick, steps=25) for genes in drawn])
-        settle(hunt, found)
+        broadcast_state(hunt, found)
         for _ in range(rounds):
             genes = np.vstack([found.genes[:elite].numpy(), champion])
             if not len(genes):
                 break
             found = standstill.evolve(hunt.rng, genes, 30, hunt.tick)
-            settle(hunt, found)
+            broadcast_state(hunt, found)
         champion = np.vstack([found.genes[:1].numpy(), champion])[:2]
 
 
@@ -41,7 +41,7 @@ def entries(found: standstill.Cycles, most: int) -> tuple[np.ndarray, np.ndarray
     return np.array([r[0] for r in rows]).reshape(-1, 2), np.array([r[1] for r in rows]).reshape(-1, P, 2)
 
 
-def settle(hunt: Hunt, found: standstill.Cycles, most: int = 12) -> None:
+def broadcast_state(hunt: Hunt, found: standstill.Cycles, most: int = 12) -> None:
     """The best η and direction of θ* for the ways into the best cycles: a grid, then Nelder-Mead on the most promising."""
     first, cycle = entries(found, most)
     if not len(first):

@@ -108,7 +108,7 @@ def theorem_3_report(T: int, eta: float, L_D: float = 1.5) -> nonconvex.Report:
 
 def third_iterate(eta: float, sigma: float, eps: float = 0.0, gamma: float = 0.0) -> torch.Tensor:
     """CE3: f = ½(θ₁² + 4θ₂²) from (1, 1), β = .5: θ_3."""
-    decay = Decoupled(rate=gamma) if gamma else NoDecay()
+    decay = Decoupled(weight_decay=gamma) if gamma else NoDecay()
     recipe = Recipe(moment=EMA(beta=0.5), curvature=WeakSecant(eps=eps), rectifier=AbsoluteFloor(sigma=sigma), decay=decay)
     theta = torch.ones(2, dtype=torch.float64)
     state = recipe.init(theta)

@@ -26,7 +26,7 @@ def coupled(recipe: str | Recipe, c: float, *, as_stated: bool = False) -> Recip
     Raises ValueError for a recipe without a constant floor, to which the theorem does not speak.
     """
     recipe = lookup.recipe(recipe)
-    numbers = recipe.numbers()
+    numbers = recipe.hyperparameters()
     floors = [name for name in ("rectifier.sigma", "rectifier.inner.sigma") if name in numbers]
     if not floors or "curvature.eps" not in numbers or recipe.rectifier.state.get("floor"):
         raise ValueError(f"recipe {recipe.name!r} has no weak secant rule with a constant floor σ; Theorem 1 is about those")
@@ -36,8 +36,8 @@ def coupled(recipe: str | Recipe, c: float, *, as_stated: bool = False) -> Recip
     if not as_stated:
         changes["curvature.eps"] = numbers["curvature.eps"] / c
         if isinstance(recipe.decay, Decoupled) and not isinstance(recipe.decay, Stable):
-            changes["decay.rate"] = numbers["decay.rate"] / c
-    return recipe.with_numbers(changes)
+            changes["decay.weight_decay"] = numbers["decay.weight_decay"] / c
+    return recipe.with_hyperparameters(changes)
 
 
 def check(
@@ -58,7 +58,7 @@ def check(
     two = record(coupled(base, c, as_stated=as_stated), problem, T, lr=lambda t: c * lr(t))
     apart = np.abs(one.theta - two.theta).max(axis=1) / np.maximum(1.0, np.abs(one.theta).max(axis=1))
     curvature = np.abs(c * one.B - two.B) / np.maximum(np.abs(two.B), 1e-300)
-    sigma = base.numbers().get("rectifier.sigma", base.numbers().get("rectifier.inner.sigma"))
+    sigma = base.hyperparameters().get("rectifier.sigma", base.hyperparameters().get("rectifier.inner.sigma"))
     tolerance = 0.0 if np.log2(c) % 1 == 0 else 1e-9
     return Report(
         title=f"coupling of {base.name} on {problem.name}, c = {c:g}{', ε and γ as stated' if as_stated else ''}",

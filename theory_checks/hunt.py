@@ -60,7 +60,7 @@ class Candidate:
 
     def report(self, target: Target, T: int | None = None, points: int = 24) -> Report:
         """`regret.check` on the recorded run of T steps."""
-        recipe = target.recipe.with_numbers({"moment.beta": self.beta})
+        recipe = target.recipe.with_hyperparameters({"moment.beta": self.beta})
         return regret.check(record(recipe, self.problem(), T or self.T, lr=InverseSquareRoot(first=self.eta)), points=points)
 
 

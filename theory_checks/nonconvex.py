@@ -133,7 +133,7 @@ def _run(
         g = true + noise * signs[t - 1]
         rate = eta / math.sqrt(t)
         p = kernel.prepare(recipe, t, rate, float(state["lr"]), torch.float64, theta.device)
-        new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), within, look=lambda x: D.append(np.array(x.D)))
+        new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), within, observe=lambda x: D.append(np.array(x.D)))
         state = {**new, "lr": p.lr}
         squares.append(float(true.square().sum()))
         sizes.append(float(torch.linalg.vector_norm(g)))

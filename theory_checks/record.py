@@ -50,12 +50,12 @@ def observe(
     of the past in m.  Works under torch.func.vmap."""
     seen: dict[str, Any] = {}
 
-    def look(x: Flow) -> None:
+    def observe(x: Flow) -> None:
         seen.update(m=x.u, B=x.B, D=x.D, lr=x.lr, beta=1 - x.a)
 
     p = kernel.prepare(recipe, t, lr, state["lr"], torch.float64, theta.device)
     norm = torch.linalg.vector_norm(g)
-    new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), scope.of_tensor(recipe.scope), norm, look=look)
+    new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), scope.of_tensor(recipe.scope), norm, observe=observe)
     return {**new, "lr": p.lr}, theta, seen
 
 

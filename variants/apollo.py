@@ -22,17 +22,17 @@ def apollo_reference() -> Recipe:
 
 def apollo_l2() -> Recipe:
     """Apollo with L2 decay, g ← g + γ θ, so that decay enters m, y and the floor (paper, section 3.4)."""
-    return Recipe(gradient=(L2Decay(rate=5e-4),))
+    return Recipe(gradient=(L2Decay(weight_decay=5e-4),))
 
 
 def apollow() -> Recipe:
     """ApolloW: decoupled decay inside the direction, d = m/D + γ θ, seen by the next secant step (paper, section 3.4)."""
-    return Recipe(decay=Decoupled(rate=5e-4))
+    return Recipe(decay=Decoupled(weight_decay=5e-4))
 
 
 def apollo_stable() -> Recipe:
     """Apollo with stable decay, d = m/D + γ/mean(D) θ (the author's code, `weight_decay_type="stable"`)."""
-    return Recipe(decay=Stable(rate=5e-4))
+    return Recipe(decay=Stable(weight_decay=5e-4))
 
 
 def scale_invariant() -> Recipe:

@@ -39,7 +39,9 @@ def adam() -> Recipe:
 
 def adamw() -> Recipe:
     """Adam with θ ← (1 - ηγ) θ first, γ = 0.01 (Loshchilov & Hutter 2019): `torch.optim.AdamW`."""
-    return Recipe(lr=1e-3, curvature=SecondMoment(beta=0.999), rectifier=SquareRoot(eps=1e-8), decay=AdamWDecay(rate=1e-2))
+    return Recipe(
+        lr=1e-3, curvature=SecondMoment(beta=0.999), rectifier=SquareRoot(eps=1e-8), decay=AdamWDecay(weight_decay=1e-2)
+    )
 
 
 def amsgrad() -> Recipe:
@@ -53,7 +55,7 @@ def radam() -> Recipe:
         lr=1e-3,
         curvature=SecondMoment(beta=0.999, bias_correction=False),
         rectifier=RectifiedSquareRoot(beta=0.999, eps=1e-8),
-        decay=AdamWDecay(rate=0.0),
+        decay=AdamWDecay(weight_decay=0.0),
     )
 
 

@@ -23,7 +23,7 @@ from torch.fx import GraphModule
 
 from sandbox import scope
 from sandbox.backends import Cohort, Step, graph, layout, selfcheck, totals
-from sandbox.blocks import PARAMETER, SCOPE
+from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.recipe import Recipe, state_dtype
 
 Run = Callable[[list[Tensor]], Any]
@@ -245,9 +245,9 @@ class Plan:
         for name, shape in self.recipe.state_kinds().items():
             # a model may have been cast: the graph reads states in the precision in which it computes
             value = cohort.states[i][name].to(p.device, state_dtype(p.dtype))
-            value = value.contiguous() if shape in (PARAMETER, SCOPE) else value
+            value = value.contiguous() if shape in (ELEMENT, SCOPE) else value
             cohort.states[i][name] = value
-            if shape in (PARAMETER, SCOPE) and value.ndim:
+            if shape in (ELEMENT, SCOPE) and value.ndim:
                 value = layout.flatten(kind, value)
             states.append(value if value.ndim else value.view(1))
         key = state_dtype(p.dtype), p.device
@@ -273,7 +273,7 @@ class Plan:
 
         states = []
         for name, kind in recipe.state_kinds().items():
-            few = kind != PARAMETER and not (kind == SCOPE and recipe.scope == "coordinate")
+            few = kind != ELEMENT and not (kind == SCOPE and recipe.scope == "coordinate")
             if few:
                 counts = [math.prod(scope.shape_of(recipe.scope, p)) if kind == SCOPE else 1 for p in params]
                 owners = len(each.lengths) if kind == SCOPE else len(tensors.lengths)

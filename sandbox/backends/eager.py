@@ -31,6 +31,6 @@ class Eager:
             after = recipe.leaf_update(prepared[key], rows, step.norm)
             for i, (state, theta) in zip(members, after, strict=True):
                 old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
-                for tensor, value in zip(old, kernel.apart(old, [theta, *state.values()]), strict=True):
+                for tensor, value in zip(old, kernel.dealias(old, [theta, *state.values()]), strict=True):
                     tensor.copy_(value)
         cohort.advance(step.lr)

@@ -5,9 +5,9 @@
     run(numbers, theta, g, *state)                              # in place; theta, g and state as vectors of one length
 
 numbers: `exported.numbers(recipe, t, lr, lr_old)`, a float64 vector: a zero in place of the recipe's own rate, its other
-numbers in the order of `recipe.numbers()`, then t (from 1), η_t and η_{t-1}.  A recipe that needs ‖g‖₂ over all tensors takes
-it after g, with shape (1,); one of second order then takes z ⊙ Hz.  State: in the order of `recipe.state_kinds()`; those of
-one number a tensor have shape (1,).
+hyperparameters in the order of `recipe.hyperparameters()`, then t (from 1), η_t and η_{t-1}.  A recipe that needs ‖g‖₂ over
+all tensors takes it after g, with shape (1,); one of second order then takes z ⊙ Hz.  State: in the order of
+`recipe.state_kinds()`; those of one number a tensor have shape (1,).
 """
 
 from __future__ import annotations

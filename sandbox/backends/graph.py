@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from sandbox import kernel, suggest
 from sandbox.backends import layout
-from sandbox.blocks import PARAMETER, SCOPE, TENSOR
+from sandbox.blocks import ELEMENT, SCOPE, TENSOR
 from sandbox.recipe import Recipe
 
 # Sizes to trace with: all different, so that no two are taken for the same symbol.
@@ -86,7 +86,7 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
         new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, hessian)
         # Inductor takes a clone for nothing, even of what is written afterwards; an operator of ours it must leave
         copy = torch.ops.apollo_sandbox.hold if opaque else torch.clone
-        return kernel.apart([*inputs, theta], [*(new[name] for name in names), after.to(signature.theta)], copy)
+        return kernel.dealias([*inputs, theta], [*(new[name] for name in names), after.to(signature.theta)], copy)
 
     inputs = example(recipe, signature, scale)
     try:
@@ -155,7 +155,7 @@ def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor
         owner = torch.repeat_interleave(torch.arange(count, device=device), lengths)
         return [owner, lengths, torch.full((length,), signature.width, dtype=torch.int32, device=device)]
 
-    shapes = {PARAMETER: shape, SCOPE: each, TENSOR: (owners,) if kind == "arena" else (1,)}
+    shapes = {ELEMENT: shape, SCOPE: each, TENSOR: (owners,) if kind == "arena" else (1,)}
     numbers = filled((leaves,), signature.dtype if signature.evaluated else torch.float64)
     inputs = [numbers]
     if kind == "arena":

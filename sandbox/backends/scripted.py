@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from sandbox.backends import Cohort, Step, graph, selfcheck, totals
-from sandbox.blocks import PARAMETER, SCOPE
+from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.recipe import Recipe, state_dtype
 
 _PROGRAMS: dict[Any, Any] = {}
@@ -116,7 +116,7 @@ def _source(recipe: Recipe, dtype: torch.dtype) -> str:
     wide = str(state_dtype(dtype))
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
     # every tensor is made from p: one that depends on nothing would be folded into a constant, and all states share it
-    shape = {PARAMETER: "p.size()", SCOPE: _scope_shape(recipe.scope)}
+    shape = {ELEMENT: "p.size()", SCOPE: _scope_shape(recipe.scope)}
     makes = "".join(
         f"        s[{name!r}] = torch.full({shape.get(kind, '[]')}, {float(initial.get(name, 0.0))!r}, dtype={wide}, "
         "device=p.device)\n"
@@ -211,9 +211,7 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
         arguments += ["norm"] if recipe.needs_norm else []
         arguments += [view.format("hessian[i]")] if recipe.second_order else []
         for j, (name, shape) in enumerate(kinds.items()):
-            laid = shape == PARAMETER or (
-                shape == SCOPE and (whole_scope or kind == "channels" or recipe.scope == "coordinate")
-            )
+            laid = shape == ELEMENT or (shape == SCOPE and (whole_scope or kind == "channels" or recipe.scope == "coordinate"))
             lines.append(f"s{j} = " + (view.format(f's["{name}"]') if laid else f's["{name}"].view(1)'))
             arguments.append(f"s{j}")
         lines.append(f"self.{kind}({', '.join(arguments)})")
@@ -246,7 +244,7 @@ def _joint(recipe: Recipe, kinds: dict[str, str], wide: str) -> str:
         arguments.append("h")
     back = []
     for j, (name, shape) in enumerate(kinds.items()):
-        if shape == PARAMETER:
+        if shape == ELEMENT:
             lines.append(f's{j} = torch.cat([s["{name}"].reshape(-1, 1) for s in state])')
             back.append(f'    state[i]["{name}"].copy_(s{j}[start:end].reshape(state[i]["{name}"].size()))')
         else:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sandbox import scope
 from sandbox.backends import graph, layout
-from sandbox.blocks import PARAMETER, SCOPE
+from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.recipe import Recipe, global_norm
 
 SHAPES = [(3, 4), (5,), (2, 3, 2), (4, 1)]
@@ -63,7 +63,7 @@ def _rate(recipe: Recipe) -> float:
     """A rate that the recipe's decay allows."""
     for lr in (1e-2, 1e-5):
         try:
-            recipe.decay.allow(lr)
+            recipe.decay.check_lr(lr)
         except ValueError:
             continue
         return lr
@@ -116,7 +116,7 @@ class _Packed:
         return buffer
 
     def _is_long(self, kind: str) -> bool:
-        return kind == PARAMETER or (kind == SCOPE and self.recipe.scope == "coordinate")
+        return kind == ELEMENT or (kind == SCOPE and self.recipe.scope == "coordinate")
 
     def _state(self, values: list[Tensor], kind: str) -> Tensor:
         if self._is_long(kind):
@@ -139,7 +139,7 @@ class _Packed:
         """(state, θ) of each tensor."""
         columns = {}
         for packed, (name, kind) in zip(self.states, self.recipe.state_kinds().items(), strict=True):
-            likes = [p if kind == PARAMETER else torch.empty(self._few(kind, p)) for p in self.tensors]
+            likes = [p if kind == ELEMENT else torch.empty(self._few(kind, p)) for p in self.tensors]
             columns[name] = self._apart(packed, self._is_long(kind), likes)
         thetas = self._apart(self.theta, True, self.tensors)
         return [({name: column[i] for name, column in columns.items()}, theta) for i, theta in enumerate(thetas)]

@@ -2,7 +2,7 @@
 
 from sandbox.blocks.averaging import NoAveraging, RunningMaximum
 from sandbox.blocks.base import (
-    PARAMETER,
+    ELEMENT,
     SCOPE,
     TENSOR,
     Averaging,
@@ -48,8 +48,8 @@ from sandbox.blocks.rectifier import (
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
 
 __all__ = [
+    "ELEMENT",
     "EMA",
-    "PARAMETER",
     "SCOPE",
     "TENSOR",
     "AbsoluteFloor",

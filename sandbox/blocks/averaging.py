@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sandbox.blocks.base import PARAMETER, Averaging, Flow, block
+from sandbox.blocks.base import ELEMENT, Averaging, Flow, block
 
 
 @block
@@ -23,7 +23,7 @@ class RunningMaximum(Averaging):
     text = "B̄ = max(B̄, B)"
     latex = r"\bar B_t = \max(\bar B_{t-1}, B_t)"
 
-    state = {"B": PARAMETER}
+    state = {"B": ELEMENT}
 
     def update(self, x: Flow, *, B: Tensor) -> dict[str, Tensor]:
         """The larger of the two."""

@@ -50,7 +50,7 @@ from sandbox.scope import Scope
 Number = Annotated[Any, "float, Tensor or function of t"]
 
 # Shapes that a state may have: one number a coordinate, one a scope, one a tensor.
-PARAMETER, SCOPE, TENSOR = "parameter", "scope", "tensor"
+ELEMENT, SCOPE, TENSOR = "element", "scope", "tensor"
 
 T = TypeVar("T")
 
@@ -61,14 +61,14 @@ class Flow:
 
     t: Any  # number of this update, from 1
     lr: Any  # η_t
-    lr_old: Any  # η_{t-1}, the rate with which `d` was applied
+    lr_old: Any  # η_{t-1}, the rate with which `d_old` was applied
     theta: Tensor  # θ before the step
     g: Tensor  # gradient, after the gradient blocks run so far
     tensor: Scope  # reductions over each parameter tensor
     scope: Scope  # reductions over the recipe's scope
     grad_norm: Any = None  # ‖g‖₂ over all tensors, before any gradient block
     hessian: Any = None  # z ⊙ Hz, for second-order blocks
-    d: Any = None  # d_t, the previous direction (0 at first)
+    d_old: Any = None  # d_t, the previous direction (0 at first)
     m_old: Any = None  # m before the update
     m: Any = None  # m after it
     y: Any = None  # m - m_old
@@ -77,7 +77,7 @@ class Flow:
     B: Any = None  # what the curvature block gave
     averaged: Any = None  # what the averaging block made of B
     D: Any = None  # what the rectifier gave
-    d_new: Any = None  # d_{t+1}, the direction of this step
+    d: Any = None  # d_{t+1}, the direction of this step
     theta_new: Any = None  # θ after the step
     after: Any = None  # the new state, by name
     value: Any = None  # what the previous slot gave to this one
@@ -109,8 +109,8 @@ class Interval:
 class Block:
     """Base of all blocks; see the module's docstring.
 
-    Class attributes: `slots` (where it fits), `state` (name -> PARAMETER, SCOPE or TENSOR), `needs` (fields of Flow
-    that must exist: "d", "y", "hessian", "grad_norm"), `recalls` (its output can be computed again from its state),
+    Class attributes: `slots` (where it fits), `state` (name -> ELEMENT, SCOPE or TENSOR), `needs` (fields of Flow
+    that must exist: "d_old", "y", "hessian", "grad_norm"), `recalls` (its output can be computed again from its state),
     `text` and `latex` (its equation).
     """
 
@@ -139,7 +139,7 @@ class Block:
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """Output and new state."""
-        new = settle(self, self.update(x, **state), state)
+        new = broadcast_state(self, self.update(x, **state), state)
         return self.read(x.value, **spread(self, new, x)), new
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class Block:
 
 def _check_words(made: Block) -> None:
     """Raises ValueError for a kind of state or a need that there is not."""
-    kinds, needs = (PARAMETER, SCOPE, TENSOR), [f.name for f in dataclasses.fields(Flow)]
+    kinds, needs = (ELEMENT, SCOPE, TENSOR), [f.name for f in dataclasses.fields(Flow)]
     for name, kind in made.state.items():
         if kind not in kinds:
             raise ValueError(f"{type(made).__name__}: state {name!r}: {suggest.unknown('kind of state', str(kind), kinds)}")
@@ -278,7 +278,7 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     return torch.where(condition, a, b)
 
 
-def settle(owner: Block, new: Any, old: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def broadcast_state(owner: Block, new: Any, old: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """New state in the shape of the old one: a number that is the same for all tensors is repeated for each.
 
     Raises TypeError where `update` gave no tensor, ValueError where it gave other states than the block has.
@@ -295,7 +295,7 @@ def settle(owner: Block, new: Any, old: Mapping[str, Tensor]) -> dict[str, Tenso
 
 def spread(owner: Block, state: Mapping[str, Tensor], x: Flow) -> dict[str, Tensor]:
     """A block's state with what is kept once a scope or once a tensor spread over the coordinates."""
-    ways = {PARAMETER: lambda s: s, SCOPE: x.scope.spread, TENSOR: x.tensor.spread}
+    ways = {ELEMENT: lambda s: s, SCOPE: x.scope.spread, TENSOR: x.tensor.spread}
     return {name: ways[owner.state[name]](value) for name, value in state.items()}
 
 
@@ -376,14 +376,14 @@ class Decay(Block):
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """d and the new state."""
-        new = settle(self, self.update(x, **state), state)
+        new = broadcast_state(self, self.update(x, **state), state)
         return self.add(x.value, x.theta, **spread(self, new, x)), new
 
     def shrink(self, x: Flow) -> Tensor:
         """θ as the step starts from it."""
         return x.theta
 
-    def allow(self, lr: float) -> None:
+    def check_lr(self, lr: float) -> None:
         """Raises ValueError where the rate of decay makes no sense together with `lr`."""
 
 

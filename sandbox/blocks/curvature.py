@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.base import PARAMETER, Curvature, Flow, Number, block, number
+from sandbox.blocks.base import ELEMENT, Curvature, Flow, Number, block, number
 
 
 @block
@@ -30,8 +30,8 @@ class WeakSecant(Curvature):
     eps: Number = number(default=1e-4, range="[0, inf)")
     damping: Number = number(default=0.0, range="[0, 1)")
     stepsize_correction: bool = True
-    needs = ("d", "y")
-    state = {"B": PARAMETER}
+    needs = ("d_old", "y")
+    state = {"B": ELEMENT}
 
     @property
     def text(self) -> str:
@@ -50,7 +50,7 @@ class WeakSecant(Curvature):
 
     def update(self, x: Flow, *, B: Tensor) -> dict[str, Tensor]:
         """B after the rank-one correction along d."""
-        d, y, total = x.d, x.y, x.scope.sum
+        d, y, total = x.d_old, x.y, x.scope.sum
         # dᵀy, over the rate of the last step where the rule does not correct y for it;  dᵀB d
         dy = total(d * y) if self.stepsize_correction else total(d * y) / torch.where(x.lr_old > 0, x.lr_old, 1.0)
         dBd = total(B * d * d)
@@ -76,7 +76,7 @@ class WeakSecant(Curvature):
 
     def residual(self, x: Flow) -> Tensor:
         """|dᵀB d + dᵀy| / (|dᵀB d| + |dᵀy|) of the new B, summed over all of d; 0 where both are 0."""
-        dBd, dy = (x.B * x.d * x.d).sum(), (x.d * x.y).sum()
+        dBd, dy = (x.B * x.d_old * x.d_old).sum(), (x.d_old * x.y).sum()
         dy = dy if self.stepsize_correction else dy / x.lr_old
         size = dBd.abs() + dy.abs()
         return torch.where(size > 0, (dBd + dy).abs() / torch.where(size > 0, size, 1.0), 0.0)
@@ -97,7 +97,7 @@ class SecondMoment(Curvature):
     @property
     def state(self) -> Mapping[str, str]:
         """v, and its maximum where that is kept."""
-        return {"v": PARAMETER} | ({"v_max": PARAMETER} if self.maximum else {})
+        return {"v": ELEMENT} | ({"v_max": ELEMENT} if self.maximum else {})
 
     @property
     def recalls(self) -> bool:
@@ -150,7 +150,7 @@ class CenteredSecondMoment(Curvature):
     beta: Number = number(default=0.99, range="[0, 1)")
     text = "v = β v + (1-β) g²;  a = β a + (1-β) g;  B = v - a²"
     latex = r"v_t = \beta v_{t-1} + (1-\beta) g_t^2,\quad a_t = \beta a_{t-1} + (1-\beta) g_t,\quad B_t = v_t - a_t^2"
-    state = {"v": PARAMETER, "mean": PARAMETER}
+    state = {"v": ELEMENT, "mean": ELEMENT}
 
     def update(self, x: Flow, *, v: Tensor, mean: Tensor) -> dict[str, Tensor]:
         """Both averages."""
@@ -177,7 +177,7 @@ class Belief(Curvature):
     eps: Number = number(default=1e-8, range="[0, inf)")
     needs = ("m",)
     recalls = False
-    state = {"s": PARAMETER}
+    state = {"s": ELEMENT}
     text = "s = β s + (1-β)(g - m)² + ε;  B = s/(1-βᵗ)"
     latex = r"s_t = \beta s_{t-1} + (1-\beta)(g_t - m_t)^2 + \epsilon,\quad B_t = s_t/(1-\beta^t)"
 
@@ -201,7 +201,7 @@ class SumOfSquares(Curvature):
     """
 
     start: Number = number(default=0.0, range="[0, inf)")
-    state = {"B": PARAMETER}
+    state = {"B": ELEMENT}
     text = "B = B + g²"
     latex = r"B_t = B_{t-1} + g_t^2"
 
@@ -227,7 +227,7 @@ class Hutchinson(Curvature):
     spatial_average: bool = False
     needs = ("hessian",)
     recalls = False
-    state = {"v": PARAMETER}
+    state = {"v": ELEMENT}
     text = "h = z ⊙ Hz;  v = β v + (1-β) h²;  B = v/(1-βᵗ)"
     estimates = "√B"
     latex = r"h_t = z \odot H z,\quad v_t = \beta v_{t-1} + (1-\beta) h_t^2,\quad B_t = v_t/(1-\beta^t)"

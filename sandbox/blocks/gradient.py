@@ -13,17 +13,17 @@ from sandbox.blocks.base import Flow, Gradient, Number, block, number
 class L2Decay(Gradient):
     """g ← g + γ θ: the decay enters everything after it, so also m, y and the floor (paper, section 3.4).
 
-    rate: γ ≥ 0, in 1/(units of θ²) of the loss.
+    weight_decay: γ ≥ 0, in 1/(units of θ²) of the loss.
     """
 
-    rate: Number = number(default=5e-4, range="[0, inf)")
+    weight_decay: Number = number(default=5e-4, range="[0, inf)")
     text = "g = g + γ θ"
     latex = r"g \leftarrow g + \gamma\,\theta"
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """g + γ θ."""
         # g ← g + γ θ
-        return x.value + self.rate * x.theta, state
+        return x.value + self.weight_decay * x.theta, state
 
 
 @block

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks.base import PARAMETER, Flow, Moment, Number, block, known, number, where
+from sandbox.blocks.base import ELEMENT, Flow, Moment, Number, block, known, number, where
 
 
 @block
@@ -21,7 +21,7 @@ class EMA(Moment):
     bias_correction: bool = True
     slots = ("moment", "averaging")
 
-    state = {"m": PARAMETER}
+    state = {"m": ELEMENT}
 
     @property
     def text(self) -> str:
@@ -62,7 +62,7 @@ class RawEMA(Moment):
     text = "m = β m + (1-β) g;  u = m/(1-βᵗ)"
     latex = r"m_t = \beta m_{t-1} + (1-\beta) g_t,\quad u_t = m_t/(1-\beta^t)"
 
-    state = {"m": PARAMETER}
+    state = {"m": ELEMENT}
 
     recalls = False
 
@@ -103,7 +103,7 @@ class HeavyBall(Moment):
         """The equation, with or without Nesterov's look ahead."""
         return r"m_t = \mu m_{t-1} + (1-\tau) g_t" + (r",\quad u_t = g_t + \mu m_t" if self.nesterov else "")
 
-    state = {"m": PARAMETER}
+    state = {"m": ELEMENT}
 
     @property
     def recalls(self) -> bool:

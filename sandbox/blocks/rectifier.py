@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.base import PARAMETER, SCOPE, TENSOR, Flow, Number, Rectifier, block, known, number, show, where
+from sandbox.blocks.base import ELEMENT, SCOPE, TENSOR, Flow, Number, Rectifier, block, known, number, show, where
 
 
 @block
@@ -43,7 +43,7 @@ class ScaleInvariantFloor(Rectifier):
 
     sigma: Number = number(default=1.0, range="(0, inf)")
     tiny: Number = number(default=1e-30, range="(0, inf)")
-    state = {"floor": SCOPE, "g": PARAMETER}
+    state = {"floor": SCOPE, "g": ELEMENT}
     text = "D = max(|B̄|, σ ‖g - g'‖_∞), g' the previous g"
     latex = r"D_t = \max(|\bar B_t|, \sigma \lVert g_t - g_{t-1} \rVert_\infty)"
 
@@ -203,7 +203,7 @@ class StepRatio(Rectifier):
     rho: Number = number(default=0.9, range="[0, 1)")
     eps: Number = number(default=1e-6, range="(0, inf)")
     recalls = False
-    state = {"delta": PARAMETER}
+    state = {"delta": ELEMENT}
     text = "D = √(B̄ + ε)/√(Δ + ε);  Δ = ρ Δ + (1-ρ)(u/D)²"
     latex = (
         r"D_t = \frac{\sqrt{\bar B_t + \epsilon}}{\sqrt{\Delta + \epsilon}},\quad "
@@ -248,7 +248,7 @@ class Monotone(Rectifier):
     @property
     def state(self) -> Mapping[str, str]:
         """D, and the inner rectifier's state."""
-        return {"D": PARAMETER, **self.inner.state}
+        return {"D": ELEMENT, **self.inner.state}
 
     @property
     def text(self) -> str:

@@ -21,7 +21,7 @@ class Variants:
         rows = []
         for name in variants.names():
             recipe = variants.get(name)
-            rows.append([name, f"{recipe.lr:g}", str(recipe.words), variants.about(name).splitlines()[0]])
+            rows.append([name, f"{recipe.lr:g}", str(recipe.state_words), variants.about(name).splitlines()[0]])
         screen.table(screen.console(), ["variant", "lr", "words", "what it is"], rows)
         return 0
 

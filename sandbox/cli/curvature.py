@@ -41,7 +41,7 @@ class Curvature:
     """How a step runs."""
     method: str = "exact"
     """Of the true diagonal: exact or hutchinson."""
-    vectors: int = 200
+    num_vectors: int = 200
     """Random vectors a diagonal, for hutchinson."""
     out: Path | None = None
     """Folder for results (results/curvature/TASK)."""

@@ -42,11 +42,11 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
         seen: dict[int, views.View] = {}
         sizes = [p.numel() for p in pytree.tree_leaves(params)]
 
-        def look(members: list[int], x: Any) -> None:
+        def observe(members: list[int], x: Any) -> None:
             parts = views.split(views.of(recipe, x), [sizes[i] for i in members])
             seen.update(zip(members, parts, strict=True))
 
-        state, params = recipe.update(state, params, grads, lr=lr, hessian=hessian, look=look if probes else None)
+        state, params = recipe.update(state, params, grads, lr=lr, hessian=hessian, observe=observe if probes else None)
         finite = value.isfinite() & torch.stack([g.sum() for g in pytree.tree_leaves(grads)]).isfinite().all()
         measured: dict[str, Tensor] = {}
         if probes:

@@ -87,7 +87,9 @@ def stacked(recipe: Recipe, numbers: dict[str, Any]) -> tuple[Recipe, Recipe]:
 
     What needs more of each step than `run` keeps (a whole history, say) steps such a recipe itself.
     """
-    batch = recipe.with_numbers({name: torch.as_tensor(values, dtype=torch.float64) for name, values in numbers.items()})
+    batch = recipe.with_hyperparameters(
+        {name: torch.as_tensor(values, dtype=torch.float64) for name, values in numbers.items()}
+    )
     leaves, spec = pytree.tree_flatten(batch)
     return batch, pytree.tree_unflatten([0 if isinstance(leaf, Tensor) and leaf.ndim else None for leaf in leaves], spec)
 
@@ -96,7 +98,7 @@ def table(configs: Sequence[Config], seeds: Sequence[int]) -> pl.DataFrame:
     """A row a member: "member", "variant", every number that some configurations do not share, "lr" and "seed"."""
     import polars as pl
 
-    numbers = [config.recipe.numbers() for config in configs]
+    numbers = [config.recipe.hyperparameters() for config in configs]
     names = {name: None for row in numbers for name in row if name != "lr" and not name.startswith("lr.")}
     differ = [name for name in names if len({_plain(row.get(name)) for row in numbers}) > 1]
     rows = []

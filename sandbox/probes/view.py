@@ -72,8 +72,8 @@ def of(recipe: Recipe, x: Flow) -> View:
     rectifier = spread(recipe.rectifier, own("rectifier", recipe.rectifier, x.after), x)
     fields = {
         **{name: getattr(x, name) for name in ("theta", "theta_new", "g", "m_old", "m", "y", "u", "B", "averaged", "D")},
-        "d_old": x.d,
-        "d": x.d_new,
+        "d_old": x.d_old,
+        "d": x.d,
         "floor": recipe.rectifier.on_floor(x.averaged, **rectifier),
         "estimate": recipe.curvature.estimate(x.averaged, x),
     }

@@ -81,7 +81,7 @@ class Watch:
         self._needs_before = need(self.probes, "D_old")
 
     @torch.no_grad()
-    def look(self, planned: Sequence[tuple[list[str], Cohort, Step]]) -> None:
+    def observe(self, planned: Sequence[tuple[list[str], Cohort, Step]]) -> None:
         """Called by the optimizer before each step, with what the step will take; names of each cohort's tensors first."""
         self.steps += 1
         sampled = self._samples(self.steps)
@@ -152,9 +152,9 @@ def replay(cohort: Cohort, step: Step) -> list[View]:
         rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
         seen: list[View] = []
 
-        def look(x: Flow, seen: list[View] = seen, now: Recipe = prepared.recipe) -> None:
+        def observe(x: Flow, seen: list[View] = seen, now: Recipe = prepared.recipe) -> None:
             seen.append(views.of(now, x))
 
-        recipe.leaf_update(prepared, rows, step.norm, look)
+        recipe.leaf_update(prepared, rows, step.norm, observe)
         found += views.split(seen[0], [cohort.params[i].numel() for i in members])
     return found

@@ -62,7 +62,7 @@ def notes(result: Inspection) -> list[str]:
     """What a reader must know to read the table."""
     from sandbox.inspection import sample_steps
 
-    how = "exact" if result.method == "exact" else f"by Hutchinson's estimator, {result.vectors} vectors"
+    how = "exact" if result.method == "exact" else f"by Hutchinson's estimator, {result.num_vectors} vectors"
     rows = f"all {result.rows:,} rows of the training split" if result.rows > 1 else "the task without its noise"
     at = ", ".join(str(step) for step in sample_steps(result.steps, result.samples))
     said = [

@@ -48,7 +48,7 @@ def _result(s: Summary, seeds: int) -> list[str]:
         f"{s.test_metric:.4f}",
         f"{s.diverged} of {seeds}",
         f"{1000 * s.seconds_a_step:.2f}",
-        str(s.words),
+        str(s.state_words),
         "—" if s.floor_occupancy is None else f"{100 * s.floor_occupancy:.1f} %",
     ]
 

@@ -71,7 +71,7 @@ def train(task: Task, recipe: Recipe, settings: Settings, watch: probes.Watch | 
 def allowed(recipe: Recipe, lr: float) -> bool:
     """Whether the recipe's decay allows the rate."""
     try:
-        recipe.decay.allow(lr)
+        recipe.decay.check_lr(lr)
     except ValueError:
         return False
     return True
