@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from sandbox.forms import toml
 from sandbox.recipe import Recipe
 
 
@@ -25,7 +26,7 @@ def recipe(what: str | Recipe) -> Recipe:
         if not path.is_file():
             raise FileNotFoundError(f"no recipe file {what!r} in {Path.cwd()}")
         try:
-            return Recipe.from_toml(path.read_text())
+            return toml.loads(path.read_text())
         except (ValueError, TypeError) as error:
             raise ValueError(f"{what}: {error}") from error
     if ":" in what:
@@ -36,11 +37,9 @@ def recipe(what: str | Recipe) -> Recipe:
 
 
 def _attribute(path: str) -> Recipe:
-    from sandbox import toml_form
-
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    found = toml_form._import(path)
+    found = toml.imported(path)
     made = found() if callable(found) and not isinstance(found, Recipe) else found
     if not isinstance(made, Recipe):
         raise ValueError(f"{path!r} is a {type(made).__name__}, not a Recipe")

@@ -8,6 +8,7 @@ import sys
 from tyro.conf import Positional
 
 from sandbox.cli import screen
+from sandbox.forms import toml
 
 
 @dataclasses.dataclass
@@ -47,7 +48,7 @@ class Show:
 
         recipe = lookup.recipe(self.recipe)
         if self.toml:
-            sys.stdout.write(recipe.to_toml())
+            sys.stdout.write(toml.dumps(recipe))
             return 0
         if self.recipe in variants.names():
             sys.stdout.write(variants.about(self.recipe) + "\n\n")
