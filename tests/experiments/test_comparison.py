@@ -486,7 +486,7 @@ def test_runs_made_together_are_the_runs_alone(tmp_path):
 
 
 def test_a_recipe_that_cannot_be_batched_runs_alone(tmp_path):
-    from tests.test_ensemble import Stubborn
+    from tests.experiments.test_ensemble import Stubborn
 
     stubborn = variants.get("apollo").replace(rectifier=Stubborn(), name="stubborn")
     result = compare(["apollo", stubborn], "quadratic", out=tmp_path, **{**SMALL, "vectorised": True})
