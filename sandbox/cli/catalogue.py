@@ -7,16 +7,17 @@ import sys
 
 from tyro.conf import Positional
 
-from sandbox.cli import screen
+from sandbox.cli import interrupt, screen
 
 
 @dataclasses.dataclass
-class Variants:
+class Variants(interrupt.Command):
     """List every variant: its state, what it changes, its source."""
 
     def main(self) -> int:
         """Prints the table."""
-        import variants
+        with interrupt.postponed():
+            import variants
 
         rows = []
         for name in variants.names():
@@ -27,7 +28,7 @@ class Variants:
 
 
 @dataclasses.dataclass
-class Show:
+class Show(interrupt.Command):
     """Show a recipe's algorithm with its numbers, or its TOML.
 
     Try:
@@ -42,8 +43,9 @@ class Show:
 
     def main(self) -> int:
         """Prints it."""
-        import variants
-        from sandbox import lookup
+        with interrupt.postponed():
+            import variants
+            from sandbox import lookup
 
         recipe = lookup.recipe(self.recipe)
         if self.toml:
@@ -56,12 +58,13 @@ class Show:
 
 
 @dataclasses.dataclass
-class Tasks:
+class Tasks(interrupt.Command):
     """List every task."""
 
     def main(self) -> int:
         """Prints the table."""
-        from sandbox import tasks
+        with interrupt.postponed():
+            from sandbox import tasks
 
         rows = []
         for name in tasks.names():
