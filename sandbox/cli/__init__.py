@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stdout.write(f"{command.interrupted()}\n")
         return INTERRUPTED
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         if os.environ.get("APOLLO_SANDBOX_TRACEBACK"):
             raise
         sys.stderr.write(f"apollo-sandbox: {error}\n")

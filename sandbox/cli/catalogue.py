@@ -17,7 +17,9 @@ class Variants(interrupt.Command):
     def main(self) -> int:
         """Prints the table."""
         with interrupt.postponed():
-            import variants
+            from sandbox import lookup
+
+            variants = lookup.package("variants")
 
         rows = []
         for name in variants.names():
@@ -44,8 +46,9 @@ class Show(interrupt.Command):
     def main(self) -> int:
         """Prints it."""
         with interrupt.postponed():
-            import variants
             from sandbox import lookup
+
+            variants = lookup.package("variants")
 
         recipe = lookup.recipe(self.recipe)
         if self.toml:

@@ -65,6 +65,9 @@ class Check(interrupt.Command):
         if self.what not in checks:
             raise ValueError(suggest.unknown("check", self.what, checks))
         with interrupt.postponed():  # what all of them need, torch among it
+            from sandbox import lookup
+
+            lookup.package("theory_checks")
             importlib.import_module("theory_checks.adversary")
         return checks[self.what]()
 

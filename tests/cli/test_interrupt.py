@@ -62,7 +62,13 @@ def interrupt_at(monkeypatch, place, nth):
         (CURVATURE, "torch.optim:Optimizer.__init__", 1, NOTHING, set()),
         (CURVATURE, "sandbox.curvature:diagonal", 2, "Interrupted: what had been measured", {"probes.parquet", "table.md"}),
         (REGRET, "theory_checks.regret:check", 1, NOTHING, set()),
-        (REGRET, "matplotlib.figure:Figure.savefig", 1, "Interrupted. Whatever was written to {out}/ is kept.", {"regret-apollo"}),
+        (
+            REGRET,
+            "matplotlib.figure:Figure.savefig",
+            1,
+            "Interrupted. Whatever was written to {out}/ is kept.",
+            {"regret-apollo"},
+        ),
     ],
 )
 def test_while_it_works(command, place, nth, says, files, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,5 @@
 """What recipes say of the Hessian, against the Hessian."""
 
-
 import numpy as np
 import polars as pl
 import pytest
