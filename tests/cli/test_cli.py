@@ -69,24 +69,23 @@ def test_bad_usage_is_one_line_and_exit_code_2(arguments, says, capsys):
     assert len(err.strip().splitlines()) == 1
 
 
-def test_compare_from_a_shell(tmp_path):
+def test_compare_from_a_shell(tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(variants.get("apollo").replace(**{"rectifier.sigma": 0.1}, name="mine").to_toml())
     small = ["--seeds", "2", "--tuning-seeds", "1", "--rates", "3", "--steps", "20", "--task", "logistic-breast-cancer"]
-    found = run(
-        "compare", "apollo", str(tmp_path / "mine.toml"), "tests.outside_blocks:recipe", *small, "--out", str(tmp_path / "r")
-    )
+    small += ["--jobs", "1", "--out", str(tmp_path / "r")]
+    command = ["compare", "apollo", str(tmp_path / "mine.toml"), "tests.outside_blocks:recipe", *small]
+    found = run(*command)
     assert found.returncode == 0, found.stderr
     for said in ("apollo", "mine", "outside", "Exploratory: 2 seeds", "Written to"):
         assert said in found.stdout
     assert "runs" in found.stderr
-    again = run(
-        "compare", "apollo", str(tmp_path / "mine.toml"), "tests.outside_blocks:recipe", *small, "--out", str(tmp_path / "r")
-    )
-    assert again.returncode == 0
-    assert again.stdout == found.stdout
-    assert "15 of 15 runs" in again.stderr
-    bad = run("compare", "apollo", "--sedes", "3")
-    assert bad.returncode == 2
+    assert cli.main(command) == 0
+    again = capsys.readouterr()
+    assert again.out == found.stdout
+    assert "15 of 15 runs" in again.err
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", "apollo", "--sedes", "3"])
+    assert ended.value.code == 2
 
 
 def test_narrow_terminals_lose_no_digit(monkeypatch, capsys):

@@ -164,9 +164,9 @@ def test_the_same_in_every_process():
             check=True,
             env={**os.environ, "PYTHONHASHSEED": s},
         ).stdout
-        for s, more in (("1", []), ("2", []), ("3", ["-B"]))
+        for s, more in (("1", []), ("2", ["-B"]))
     ]
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 def test_it_is_cheap(monkeypatch):
