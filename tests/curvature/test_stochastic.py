@@ -6,7 +6,7 @@ import torch
 
 from sandbox import curvature
 from sandbox.curvature import through_curvlinops
-from tests.curvature_problem import N, batch, dense, flat, loss, params
+from tests.curvature.problem import N, batch, dense, flat, loss, params
 
 H = dense(loss, params(), batch())
 ALL = {"rademacher": (H**2).sum(1) - np.diag(H) ** 2, "gaussian": (H**2).sum(1) + np.diag(H) ** 2}
