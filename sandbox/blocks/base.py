@@ -85,6 +85,7 @@ class Block:
 
     Class attributes: `slots` (where it fits), `state` (name -> ELEMENT, SCOPE or TENSOR), `needs` (fields of Flow
     that must exist: "d_old", "y", "hessian", "grad_norm"), `recalls` (its output can be computed again from its state),
+    `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """
 
@@ -92,6 +93,7 @@ class Block:
     needs: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[Mapping[str, str]] = {}
     recalls: ClassVar[bool] = True
+    reads: ClassVar[tuple[str, ...] | None] = None
     latex: ClassVar[str] = ""
 
     @property
