@@ -28,9 +28,10 @@ import numpy as np
 from sandbox import suggest
 from sandbox.blocks import AbsoluteFloor, Monotone
 from sandbox.recipe import Recipe
-from theory_checks import attacks, counterexamples, population, regret
+from theory_checks import attacks, certificates, counterexamples, linear_proofs, population, regret
 from theory_checks.hunt import Candidate, Hunt, Over, Target
 from theory_checks.report import VIOLATED, Bound, Report
+from theory_checks.scalar import Rule
 
 
 def _monotone() -> Recipe:
@@ -177,6 +178,19 @@ def _checked(hunt: Hunt, theorem: str, seed: int, interrupted: bool) -> Outcome:
             break
     at_T = {T: r for T, r in sorted(hunt.at_T.items()) if r > -math.inf}
     return Outcome(theorem, seed, seconds, interrupted, hunt.evaluated, hunt.trace, at_T, chosen, report, ratio, refuted, first)
+
+
+def certify(outcome: Outcome) -> certificates.Certificate:
+    """The violation found, in ball arithmetic (extra `theory`).  Raises ValueError where nothing was refuted."""
+    c, target = outcome.candidate, TARGETS[outcome.theorem]
+    if not outcome.refuted or c is None or outcome.report is None:
+        raise ValueError(f"{target.about}: {outcome.verdict}, nothing to certify")
+    rule = Rule.of(target.recipe.with_hyperparameters({"moment.beta": c.beta}))
+    bound = next(b.name for b in map(outcome.report.bound, target.bounds) if b.verdict == VIOLATED)
+    rows = [c.first, *c.cycle]
+    return certificates.certify(
+        lambda kind: linear_proofs.theorem_2(kind, rows, c.star, eta=c.eta, T=c.T, rule=rule, bound=bound), target.about
+    )
 
 
 def _first(c: Candidate, target: Target) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,27 +28,28 @@ from theory_checks.report import Report, everywhere, judge
 STATED, REPAIRED = "Theorem 3 as stated", "repaired 5"
 
 
-def terms(
-    *, T: int, d: int, L: float, L_D: float, H: float, eta: float, sigma: float, beta: float, gap: float
-) -> dict[str, dict[str, float]]:
-    """Terms of both bounds.  gap: f(x_1) - f*.  The stated one takes the larger of L and L_D for its L, and σ = 1."""
+def terms(*, T: Any, d: Any, L: Any, L_D: Any, H: Any, eta: Any, sigma: Any, beta: Any, gap: Any) -> dict[str, dict[str, Any]]:
+    """Terms of both bounds, from floats or balls.  gap: f(x_1) - f*.
+
+    The stated one takes the larger of L and L_D for its L, and σ = 1.
+    """
     kappa = beta / (1 - beta)
 
-    def parts(factor: float, L: float, s: float) -> dict[str, float]:
+    def parts(factor: Any, L: Any, s: Any) -> dict[str, Any]:
         step = eta * H / s
         C1, C2 = 1.5 * L + 0.5 + L**2 * kappa**2, (2 + kappa) * H**2
         C3 = H**2 * kappa**2 * (1.5 * L + L**2 * kappa**2)
         C4 = kappa * H * step + 1.5 * L * kappa * step**2 + gap
         return {
-            "C1": factor * C1 * eta**2 * H**2 * (1 + math.log(T)) / s**2,
+            "C1": factor * C1 * eta**2 * H**2 * (1 + np.log(T)) / s**2,
             "C2": factor * C2 * d * eta / s,
             "C3": factor * C3 * d * eta**2 / s**2,
             "C4": factor * C4,
         }
 
     return {
-        STATED: parts(max(L, L_D) / math.sqrt(T), L, 1.0),
-        REPAIRED: parts(L_D / (eta * math.sqrt(T)), L, sigma),
+        STATED: parts(max(L, L_D) / np.sqrt(T), L, 1.0),
+        REPAIRED: parts(L_D / (eta * np.sqrt(T)), L, sigma),
     }
 
 

@@ -1,120 +1,158 @@
-"""`check`: theorems, by number."""
+"""`check`: theorems, by number.  Each check is a command of its own, so that an option it does not use is refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import subcommand
 
 from sandbox.cli import screen
 
+OUT = Path("results/check")
+
 
 @dataclasses.dataclass
-class Check:
-    """Check theorems numerically: verify a bound on a run, or refute a statement.
+class Counterexamples:
+    """What refutes the paper's statements, each with both sides of its claim.
 
-    Try:
-      apollo-sandbox check counterexamples
-      apollo-sandbox check regret --recipe monotone --problem cycle-box --steps 2000
-      apollo-sandbox check regret --recipe apollo --problem logistic-breast-cancer --steps 500
-      apollo-sandbox check adversary --theorem regret --minutes 2
-
-    counterexamples: what refutes the paper's statements. regret: Theorem 2 and its repaired forms on a run with rate
-    eta/sqrt(t). coupling: Theorem 1, repaired and as stated. scale-invariance: the loss times 1024. adversary: a search for a
-    problem that violates a theorem, from a random start; Ctrl-C ends it with the best so far.
-    Exit code 0, also where a statement of the paper is refuted as expected; 1 where a repaired statement is violated, or where
-    a recipe with the scale-invariant floor is not scale invariant; 2 for bad usage.
+    Exit code 0; with --certify 1 where a proof does not come out.
     """
 
-    what: Positional[str]
-    """counterexamples, regret, coupling, scale-invariance, adversary, or all but the adversary (without options)."""
+    certify: bool = False
+    """Prove each one in ball arithmetic (needs the extra `theory`)."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from theory_checks import certificates, counterexamples
+
+        if not self.certify:
+            cases = counterexamples.all_cases()
+            verdicts = ["refuted" if case.refuted else "not refuted" for case in cases]
+            sides = [(f"{case.left:.6g}", f"{case.right:.6g}") for case in cases]
+            screen.table(
+                screen.console(),
+                ["case", "claim", "left", "right", "verdict"],
+                [[c.name, c.claim, *s, v] for c, s, v in zip(cases, sides, verdicts, strict=True)],
+            )
+            return 0
+        ended = 0
+        for name in certificates.PROOFS:
+            found = certificates.certify(name)
+            sys.stdout.write(f"{found}\n    {found.claim}\n")
+            ended = max(ended, 0 if found.proved else 1)
+        return ended
+
+
+@dataclasses.dataclass
+class _Run:
+    """A recipe on an online problem with rate eta/sqrt(t)."""
+
     recipe: str = "apollo"
-    """A name, a TOML file, or module:attribute; run without bias correction, as the proofs are."""
+    """A name, a TOML file, module:attribute or file.py:attribute."""
     problem: str = "logistic-breast-cancer"
-    """cycle, cycle-box, three-periodic, random-linear, random-quadratic, logistic-breast-cancer or ridge-diabetes."""
+    """A name (cycle, cycle-box, three-periodic, random-linear, random-quadratic, logistic-breast-cancer, ridge-diabetes), or a
+    problem, a convex task, or a function that returns one, as module:attribute or file.py:attribute."""
     steps: int = 500
     """T."""
     eta: float | None = None
     """The rate is eta/sqrt(t); default the recipe's own rate."""
-    theorem: str = "regret"
-    """What the adversary attacks: regret (Theorem 2 as stated), repaired-1, repaired-2, repaired-3, monotone, or all."""
-    minutes: float = 10.0
-    """How long the adversary searches, for each theorem."""
-    seed: int = 0
-    """Where the adversary starts."""
-    out: Path = Path("results/check")
-    """Folder for the report as JSON and a plot."""
 
-    def main(self) -> int:
-        """Runs it."""
-        from sandbox import suggest
-
-        checks: dict[str, Callable[[], int]] = {
-            "counterexamples": self._counterexamples,
-            "regret": self._regret,
-            "coupling": self._coupling,
-            "scale-invariance": self._scale_invariance,
-            "adversary": self._adversary,
-            "all": self._all,
-        }
-        if self.what not in checks:
-            raise ValueError(suggest.unknown("check", self.what, checks))
-        return checks[self.what]()
-
-    def _rate(self) -> Any:
+    def rate(self) -> Any:
+        """η_t as a function of t."""
         from sandbox import lookup
         from sandbox.schedules import InverseSquareRoot
 
         return InverseSquareRoot(first=self.eta if self.eta is not None else float(lookup.recipe(self.recipe).lr))
 
-    def _coupling(self) -> int:
+
+@dataclasses.dataclass
+class Regret(_Run):
+    """Theorem 2 and its repaired forms on a run: every premise with its margin, every bound, each step of the proof.
+
+    The recipe is run without bias correction, as the proofs are.  Exit code 1 where a repaired statement is violated.
+
+    Try:
+      apollo-sandbox check regret --recipe monotone --problem cycle-box --steps 2000
+      apollo-sandbox check regret --problem mine.py:problem
+    """
+
+    out: Path = OUT
+    """Folder for the report as JSON and a plot."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from matplotlib.figure import Figure
+
+        from sandbox import lookup
+        from sandbox.blocks import EMA
+        from theory_checks import problems, record, regret
+
+        recipe, problem = lookup.recipe(self.recipe), problems.get(self.problem)
+        screen.folder(self.out)
+        if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
+            recipe = recipe.replace(moment=dataclasses.replace(recipe.moment, bias_correction=False), name=recipe.name)
+        report = regret.check(record(recipe, problem, self.steps, lr=self.rate()), points=16)
+        sys.stdout.write(f"{report}\n")
+        figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=150)
+        report.plot(figure.subplots())
+        _write(self.out, f"regret-{recipe.name}-{problem.name}".replace("/", "-"), report.to_json(), figure)
+        return 1 if report.news else 0
+
+
+@dataclasses.dataclass
+class Coupling(_Run):
+    """Theorem 1, repaired and as stated: (eta, sigma) against 4 (eta, sigma).  Exit code 1 where the repaired form fails."""
+
+    def main(self) -> int:
+        """Runs it."""
         from theory_checks import coupling
 
         for as_stated in (False, True):
-            report = coupling.check(self.recipe, self.problem, self.steps, lr=self._rate(), as_stated=as_stated)
+            report = coupling.check(self.recipe, self.problem, self.steps, lr=self.rate(), as_stated=as_stated)
             sys.stdout.write(f"{report}\n")
             if not as_stated and report.measured > 0:
                 return 1
         return 0
 
-    def _scale_invariance(self) -> int:
+
+@dataclasses.dataclass
+class ScaleInvariance(_Run):
+    """The loss times 1024.  Exit code 1 where a recipe with the scale-invariant floor is not scale invariant."""
+
+    def main(self) -> int:
+        """Runs it."""
         from sandbox import lookup
         from theory_checks import scale_invariance
 
         recipe = lookup.recipe(self.recipe)
-        report = scale_invariance.check(recipe, self.problem, self.steps, lr=self._rate())
+        report = scale_invariance.check(recipe, self.problem, self.steps, lr=self.rate())
         sys.stdout.write(f"{report}\n")
         return 0 if report.assumptions[0].holds or not scale_invariance.promised(recipe) else 1
 
-    def _all(self) -> int:
-        screen.folder(self.out)
-        ended = [
-            self._counterexamples(),
-            dataclasses.replace(self, recipe="apollow", problem="ridge-diabetes", steps=100, eta=0.02)._coupling(),
-            dataclasses.replace(self, recipe="scale-invariant", steps=100)._scale_invariance(),
-        ]
-        runs = [("apollo", "logistic-breast-cancer", 0.01), ("apollo", "cycle-box", 0.38), ("monotone", "cycle-box", 0.38)]
-        runs += [("adam", "three-periodic", 0.5), ("amsgrad", "three-periodic", 0.5), ("hessian-ema", "ridge-diabetes", 0.01)]
-        for recipe, problem, eta in runs:
-            ended.append(dataclasses.replace(self, recipe=recipe, problem=problem, steps=500, eta=eta)._regret())
-        return max(ended)
 
-    def _counterexamples(self) -> int:
-        from theory_checks import counterexamples
+@dataclasses.dataclass
+class Adversary:
+    """A search for a problem that violates a theorem, from a random start.  Ctrl-C ends it with the best so far.
 
-        rows = []
-        for case in counterexamples.all_cases():
-            rows.append(
-                [case.name, case.claim, f"{case.left:.6g}", f"{case.right:.6g}", "refuted" if case.refuted else "not refuted"]
-            )
-        screen.table(screen.console(), ["case", "claim", "left", "right", "verdict"], rows)
-        return 0
+    Exit code 1 where a statement with a proof is violated.
+    """
 
-    def _adversary(self) -> int:
+    theorem: str = "regret"
+    """regret (Theorem 2 as stated), repaired-1, repaired-2, repaired-3, monotone, or all."""
+    minutes: float = 10.0
+    """How long to search, for each theorem."""
+    seed: int = 0
+    """Where to start."""
+    certify: bool = False
+    """Prove what was found in ball arithmetic (needs the extra `theory`)."""
+    out: Path = OUT
+    """Folder for the report as JSON and a plot."""
+
+    def main(self) -> int:
+        """Runs it."""
         from matplotlib.figure import Figure
 
         from theory_checks import adversary
@@ -125,9 +163,11 @@ class Check:
             with screen.progress(screen.console(), "s") as progress:
                 found = adversary.search(theorem, minutes=self.minutes, seed=self.seed, progress=progress)
             sys.stdout.write(f"{found}\n")
+            if self.certify and found.refuted:
+                sys.stdout.write(f"{adversary.certify(found)}\n")
             figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
             found.plot(figure)
-            self._write(f"adversary-{theorem}-{self.seed}", found.to_json(), figure)
+            _write(self.out, f"adversary-{theorem}-{self.seed}", found.to_json(), figure)
             outcomes.append(found)
             if found.interrupted:
                 break
@@ -136,31 +176,60 @@ class Check:
             return 1
         return screen.INTERRUPTED if outcomes[-1].interrupted else 0
 
-    def _regret(self) -> int:
-        import dataclasses as dc
 
-        from matplotlib.figure import Figure
+@dataclasses.dataclass
+class All:
+    """Everything but the searches, on problems chosen for it, in a minute or two."""
 
-        from sandbox import lookup
-        from sandbox.blocks import EMA
-        from theory_checks import record, regret
+    out: Path = OUT
+    """Folder for the reports as JSON and plots."""
 
-        recipe = lookup.recipe(self.recipe)
+    def main(self) -> int:
+        """Runs it."""
         screen.folder(self.out)
-        if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
-            recipe = recipe.replace(moment=dc.replace(recipe.moment, bias_correction=False), name=recipe.name)
-        report = regret.check(record(recipe, self.problem, self.steps, lr=self._rate()), points=16)
-        sys.stdout.write(f"{report}\n")
-        figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=150)
-        report.plot(figure.subplots())
-        self._write(f"regret-{recipe.name}-{self.problem}".replace("/", "-"), report.to_json(), figure)
-        return 1 if report.news else 0
+        ended = [
+            Counterexamples().main(),
+            Coupling(recipe="apollow", problem="ridge-diabetes", steps=100, eta=0.02).main(),
+            ScaleInvariance(recipe="scale-invariant", steps=100).main(),
+        ]
+        runs = [("apollo", "logistic-breast-cancer", 0.01), ("apollo", "cycle-box", 0.38), ("monotone", "cycle-box", 0.38)]
+        runs += [("adam", "three-periodic", 0.5), ("amsgrad", "three-periodic", 0.5), ("hessian-ema", "ridge-diabetes", 0.01)]
+        for recipe, problem, eta in runs:
+            ended.append(Regret(recipe=recipe, problem=problem, eta=eta, out=self.out).main())
+        return max(ended)
 
-    def _write(self, stem: str, text: str, figure: Any) -> None:
-        from sandbox.study.store import atomically
 
-        with atomically(self.out / f"{stem}.json") as path:
-            path.write_text(text + "\n")
-        with atomically(self.out / f"{stem}.png") as path:
-            figure.savefig(path, format="png")
-        sys.stdout.write(f"Written to {self.out}/: {stem}.json, {stem}.png\n")
+@dataclasses.dataclass
+class Check:
+    """Check theorems numerically: verify a bound on a run, or refute a statement.
+
+    Try:
+      apollo-sandbox check counterexamples --certify
+      apollo-sandbox check regret --recipe monotone --problem cycle-box --steps 2000
+      apollo-sandbox check adversary --theorem regret --minutes 2
+
+    Exit code 0, also where a statement of the paper is refuted as expected; 1 where what should hold does not; 2 for bad usage.
+    """
+
+    what: (
+        Annotated[Counterexamples, subcommand("counterexamples")]
+        | Annotated[Regret, subcommand("regret")]
+        | Annotated[Coupling, subcommand("coupling")]
+        | Annotated[ScaleInvariance, subcommand("scale-invariance")]
+        | Annotated[Adversary, subcommand("adversary")]
+        | Annotated[All, subcommand("all")]
+    )
+
+    def main(self) -> int:
+        """Runs it."""
+        return self.what.main()
+
+
+def _write(out: Path, stem: str, text: str, figure: Any) -> None:
+    from sandbox.study.store import atomically
+
+    with atomically(out / f"{stem}.json") as path:
+        path.write_text(text + "\n")
+    with atomically(out / f"{stem}.png") as path:
+        figure.savefig(path, format="png")
+    sys.stdout.write(f"Written to {out}/: {stem}.json, {stem}.png\n")
