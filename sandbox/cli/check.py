@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from tyro.conf import subcommand
 
-from sandbox.cli import screen
+from sandbox.cli import own, screen
 
 OUT = Path("results/check")
 
@@ -60,12 +60,16 @@ class _Run:
     eta: float | None = None
     """The rate is eta/sqrt(t); default the recipe's own rate."""
 
-    def rate(self) -> Any:
-        """η_t as a function of t."""
+    def made(self) -> tuple[Any, Any, Any]:
+        """The recipe, the problem, and η_t as a function of t."""
         from sandbox import lookup
         from sandbox.schedules import InverseSquareRoot
+        from theory_checks import problems
 
-        return InverseSquareRoot(first=self.eta if self.eta is not None else float(lookup.recipe(self.recipe).lr))
+        recipe = own.given(self.recipe)
+        recipe = lookup.recipe(recipe() if callable(recipe) else recipe)
+        eta = self.eta if self.eta is not None else float(recipe.lr)
+        return recipe, problems.get(own.given(self.problem)), InverseSquareRoot(first=eta)
 
 
 @dataclasses.dataclass
@@ -86,19 +90,18 @@ class Regret(_Run):
         """Runs it."""
         from matplotlib.figure import Figure
 
-        from sandbox import lookup
         from sandbox.blocks import EMA
-        from theory_checks import problems, record, regret
+        from theory_checks import record, regret
 
-        recipe, problem = lookup.recipe(self.recipe), problems.get(self.problem)
+        recipe, problem, rate = self.made()
         screen.folder(self.out)
         if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
             recipe = recipe.replace(moment=dataclasses.replace(recipe.moment, bias_correction=False), name=recipe.name)
-        report = regret.check(record(recipe, problem, self.steps, lr=self.rate()), points=16)
+        report = regret.check(record(recipe, problem, self.steps, lr=rate), points=16)
         sys.stdout.write(f"{report}\n")
         figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=150)
         report.plot(figure.subplots())
-        _write(self.out, f"regret-{recipe.name}-{problem.name}".replace("/", "-"), report.to_json(), figure)
+        _write(self.out, f"regret-{recipe.name}-{problem.name}", report.to_json(), figure)
         return 1 if report.news else 0
 
 
@@ -110,8 +113,9 @@ class Coupling(_Run):
         """Runs it."""
         from theory_checks import coupling
 
+        recipe, problem, rate = self.made()
         for as_stated in (False, True):
-            report = coupling.check(self.recipe, self.problem, self.steps, lr=self.rate(), as_stated=as_stated)
+            report = coupling.check(recipe, problem, self.steps, lr=rate, as_stated=as_stated)
             sys.stdout.write(f"{report}\n")
             if not as_stated and report.measured > 0:
                 return 1
@@ -124,11 +128,10 @@ class ScaleInvariance(_Run):
 
     def main(self) -> int:
         """Runs it."""
-        from sandbox import lookup
         from theory_checks import scale_invariance
 
-        recipe = lookup.recipe(self.recipe)
-        report = scale_invariance.check(recipe, self.problem, self.steps, lr=self.rate())
+        recipe, problem, rate = self.made()
+        report = scale_invariance.check(recipe, problem, self.steps, lr=rate)
         sys.stdout.write(f"{report}\n")
         return 0 if report.assumptions[0].holds or not scale_invariance.promised(recipe) else 1
 
@@ -228,6 +231,7 @@ class Check:
 def _write(out: Path, stem: str, text: str, figure: Any) -> None:
     from sandbox.study.store import atomically
 
+    stem = stem.replace("/", "-")
     with atomically(out / f"{stem}.json") as path:
         path.write_text(text + "\n")
     with atomically(out / f"{stem}.png") as path:
