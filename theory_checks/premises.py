@@ -86,7 +86,9 @@ def _lowest(run: Run, best: Comparator, convex: bool) -> Assumption:
     θ_{T+1} and points on both sides of θ_1 and θ*, to 1e-6 of the mean loss."""
     problem = run.problem
     if convex or problem.minimise is None:
-        return Assumption(LOWEST, True, 0.0, detail="since it is stationary and no loss was found not to be convex" if convex else "")
+        return Assumption(
+            LOWEST, True, 0.0, detail="since it is stationary and no loss was found not to be convex" if convex else ""
+        )
     value = float(np.mean([float(problem.loss(t, best.theta)) for t in range(1, run.T + 1)]))
     low, high = problem.box or (-np.inf, np.inf)
     starts = {f"θ_{run.T + 1}": torch.tensor(run.theta[-1]), "2θ* - θ_1": 2 * best.theta - problem.start}

@@ -23,7 +23,7 @@ from scipy.spatial.distance import pdist
 
 from sandbox.blocks import NoProjection
 from theory_checks import premises, slack, vacuity
-from theory_checks.premises import AVERAGE, CONVEX, DIRECTION, FEASIBLE, GRADIENTS, INSIDE, LOWEST, OPTIMAL
+from theory_checks.premises import AVERAGE, CONVEX, DIRECTION, FEASIBLE, GRADIENTS, LOWEST, OPTIMAL
 from theory_checks.record import Run
 from theory_checks.report import Inequality, Report, fit_slope, judge
 
@@ -78,7 +78,7 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     )
 
 
-_COMMON = (CONVEX, "η_t = η/√t", AVERAGE, DIRECTION, "0 ≤ β_t < 1", OPTIMAL, LOWEST, FEASIBLE, INSIDE, GRADIENTS)
+_COMMON = (CONVEX, "η_t = η/√t", AVERAGE, DIRECTION, "0 ≤ β_t < 1", OPTIMAL, LOWEST, FEASIBLE, GRADIENTS)
 _NEEDS: dict[str, tuple[str, ...]] = {
     STATED: (*_COMMON, "‖D_t‖₁/η_t non-decreasing", "D_t ≥ 1"),
     "repaired 1": (*_COMMON, "D_t/η_t non-decreasing in each coordinate"),

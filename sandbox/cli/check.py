@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from tyro.conf import subcommand
+from tyro.conf import Positional, subcommand
 
 from sandbox.cli import own, screen
 
@@ -144,7 +145,7 @@ class Adversary:
     """
 
     theorem: str = "regret"
-    """regret (Theorem 2 as stated), repaired-1, repaired-2, repaired-3, monotone, or all."""
+    """regret (Theorem 2 as stated), repaired-1, repaired-2, repaired-3, hessian-ema, monotone, or all."""
     minutes: float = 10.0
     """How long to search, for each theorem."""
     seed: int = 0
@@ -178,6 +179,55 @@ class Adversary:
         if any(found.news for found in outcomes):
             return 1
         return screen.INTERRUPTED if outcomes[-1].interrupted else 0
+
+
+@dataclasses.dataclass
+class Questions:
+    """What the theorems leave open, each question with its answer, the numbers, and the command that gives them again."""
+
+    names: Positional[tuple[str, ...]] = ()
+    """apollo, scale-invariant, scale-invariant-momentum, hessian-ema, ceiling, tight, same-batch; default all."""
+    steps: int = 20_000
+    """T of the longest runs."""
+    certify: bool = False
+    """Prove what is refuted in ball arithmetic, on shorter runs (needs the extra `theory`)."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from theory_checks import questions
+
+        for name in self.names or questions.QUESTIONS:
+            found = questions.answer(name, T=self.steps, certify=self.certify)
+            sys.stdout.write(f"{found}\n")
+            sys.stdout.flush()
+        return 0
+
+
+@dataclasses.dataclass
+class Rates:
+    """Slopes of log regret and log min ‖∇f‖² on log T, with 95 % intervals, beside the exponents of the theorems."""
+
+    steps: int = 1_000_000
+    """T of the longest runs: a million takes some minutes."""
+    out: Path = OUT
+    """Folder for the figure."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from matplotlib.figure import Figure
+
+        from theory_checks import rates
+
+        screen.folder(self.out)
+        figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
+        found = []
+        for axes, measure in zip(figure.subplots(1, 2), (rates.of_regret, rates.of_gradients), strict=True):
+            curves = measure(self.steps)
+            rates.plot(curves, axes)
+            found += curves
+            sys.stdout.write("".join(f"{rate}\n" for rate in curves))
+        _write(self.out, "rates", json.dumps([dataclasses.asdict(rate) for rate in found], ensure_ascii=False), figure)
+        return 0
 
 
 @dataclasses.dataclass
@@ -220,6 +270,8 @@ class Check:
         | Annotated[Coupling, subcommand("coupling")]
         | Annotated[ScaleInvariance, subcommand("scale-invariance")]
         | Annotated[Adversary, subcommand("adversary")]
+        | Annotated[Questions, subcommand("questions")]
+        | Annotated[Rates, subcommand("rates")]
         | Annotated[All, subcommand("all")]
     )
 
