@@ -29,7 +29,7 @@ def worst_case(n: int, eta: float = 0.5, M: float = 1.0, D: float = 1.0, beta: f
     star, theta = problem.set_initial_point(), problem.set_initial_point()
     feasible.oracle(star)
     theta, _, _ = proximal_step(theta, feasible, 1)
-    regret = m = 0
+    regret, m = 0, 0 * theta
     for t, loss in enumerate(losses, start=1):
         g, value = loss.oracle(theta)
         regret = regret + value - loss(star)
