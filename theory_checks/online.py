@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -77,11 +78,13 @@ def from_losses(
     box: tuple[float, float] | None = None,
     name: str = "own",
     about: str = "losses of a user",
+    mean: Callable[[int, Tensor], Tensor] | None = None,
 ) -> Problem:
     """A problem from loss(t, θ): 0-d, convex and differentiable in θ of shape (d,), float64, for t = 1, 2, …, and always the
     same for the same t.
 
-    start: θ_1.  box: (low, high) of the feasible set in every coordinate.  The comparator is L-BFGS-B's.
+    start: θ_1.  box: (low, high) of the feasible set in every coordinate.  The comparator is L-BFGS-B's.  mean(T, θ): the mean
+    of the first T losses, where there is a faster way than one by one.
     Raises ValueError for a start that is no vector or lies outside of the box.
     """
     start = torch.as_tensor(start, dtype=torch.float64).detach().clone()
@@ -95,15 +98,20 @@ def from_losses(
             v = x.detach().requires_grad_()
             return torch.autograd.grad(loss(t, v), v)[0]
 
+    def one_by_one(T: int, v: Tensor) -> Tensor:
+        return torch.stack([loss(t, v) for t in range(1, T + 1)]).mean()
+
+    total = mean or one_by_one
+
     def minimise(T: int, at: Tensor) -> tuple[Comparator, float]:
-        def mean(x: np.ndarray) -> tuple[float, np.ndarray]:
+        def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray]:
             v = torch.tensor(x, requires_grad=True)
-            value = torch.stack([loss(t, v) for t in range(1, T + 1)]).mean()
+            value = total(T, v)
             return float(value.detach()), torch.autograd.grad(value, v)[0].numpy()
 
         options = {"maxiter": 5000, "gtol": 1e-10, "ftol": 1e-16}
         bounds = None if box is None else [box] * len(start)
-        found = optimize.minimize(mean, at.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        found = optimize.minimize(value_and_slope, at.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         # 0 where θ - ∇ is projected onto θ
         ahead = found.x - found.jac if box is None else np.clip(found.x - found.jac, *box)
         where = "" if box is None else " in the box"
@@ -125,7 +133,22 @@ def smooth(name: str, about: str, start: Tensor, loss: Callable[[Any, Tensor], T
             kept.append(draw())
         return kept[t - 1]
 
-    return from_losses(lambda t, x: loss(data(t), x), start, name=name, about=about)
+    @functools.lru_cache(maxsize=1)
+    def together(T: int) -> Any:
+        """The data of T steps as one batch of them; None where their sizes differ."""
+        data(T)
+        leaves = [pytree.tree_leaves(drawn) for drawn in kept[:T]]
+        if len({tuple(leaf.shape for leaf in row) for row in leaves}) > 1:
+            return None
+        return pytree.tree_map(lambda *parts: torch.stack(parts), *kept[:T])
+
+    def mean(T: int, x: Tensor) -> Tensor:
+        rows = together(T)
+        if rows is None:
+            return torch.stack([loss(drawn, x) for drawn in kept[:T]]).mean()
+        return torch.func.vmap(loss, (0, None))(rows, x).mean()
+
+    return from_losses(lambda t, x: loss(data(t), x), start, name=name, about=about, mean=mean)
 
 
 def from_task(task: Any, seed: int = 0) -> Problem:

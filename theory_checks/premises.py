@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sandbox import kernel
+from sandbox import parts
 from sandbox.blocks import Block, NoDecay
 from theory_checks.problems import Comparator
 from theory_checks.record import Run
@@ -124,5 +124,5 @@ def _outside(run: Run, star: np.ndarray) -> np.ndarray:
     if run.recipe.projection.state or type(run.recipe.projection).step is not Block.step:
         return np.full(run.T, np.inf)  # what it does depends on the run
     point = torch.tensor(star)
-    each: Any = (kernel.at(run.recipe.projection, t) for t in range(1, run.T + 1))
+    each: Any = (parts.at(run.recipe.projection, t) for t in range(1, run.T + 1))
     return np.array([float((block.read(point) - point).abs().max()) for block in each])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, subcommand
 
-from sandbox.cli import own, screen
+from sandbox.cli import interrupt, own, screen
 
 OUT = Path("results/check")
 
@@ -67,7 +68,7 @@ class _Run:
         from sandbox.schedules import InverseSquareRoot
         from theory_checks import problems
 
-        recipe = own.given(self.recipe)
+        recipe = own.given(self.recipe) if ".py:" in self.recipe else self.recipe
         recipe = lookup.recipe(recipe() if callable(recipe) else recipe)
         eta = self.eta if self.eta is not None else float(recipe.lr)
         return recipe, problems.get(own.given(self.problem)), InverseSquareRoot(first=eta)
@@ -178,7 +179,7 @@ class Adversary:
         screen.table(screen.console(), list(adversary.COLUMNS), [found.row() for found in outcomes])
         if any(found.news for found in outcomes):
             return 1
-        return screen.INTERRUPTED if outcomes[-1].interrupted else 0
+        return interrupt.EXIT_CODE if outcomes[-1].interrupted else 0
 
 
 @dataclasses.dataclass
@@ -197,9 +198,7 @@ class Questions:
         from theory_checks import questions
 
         for name in self.names or questions.QUESTIONS:
-            found = questions.answer(name, T=self.steps, certify=self.certify)
-            sys.stdout.write(f"{found}\n")
-            sys.stdout.flush()
+            print(questions.answer(name, T=self.steps, certify=self.certify), flush=True)
         return 0
 
 
@@ -253,7 +252,7 @@ class All:
 
 
 @dataclasses.dataclass
-class Check:
+class Check(interrupt.Command):
     """Check theorems numerically: verify a bound on a run, or refute a statement.
 
     Try:
@@ -277,7 +276,16 @@ class Check:
 
     def main(self) -> int:
         """Runs it."""
+        with interrupt.postponed():  # what all of them need, torch among it
+            from sandbox import lookup
+
+            lookup.package("theory_checks")
+            importlib.import_module("theory_checks.adversary")
         return self.what.main()
+
+    def interrupted(self) -> str:
+        """What Ctrl-C leaves; a search for a counterexample returns the best so far by itself."""
+        return interrupt.written(getattr(self.what, "out", OUT))
 
 
 def _write(out: Path, stem: str, text: str, figure: Any) -> None:

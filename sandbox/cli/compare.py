@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from sandbox.cli import screen
+from sandbox.cli import interrupt, screen
 
 
 @dataclasses.dataclass
-class Compare:
+class Compare(interrupt.Command):
     """Compare variants on one task, with equal tuning budgets and paired seeds.
 
     The first variant is what the others are compared with. A variant is a name (apollo-sandbox variants), a recipe in a TOML
@@ -60,7 +60,9 @@ class Compare:
 
     def main(self) -> int:
         """Runs it."""
-        from sandbox.comparison import compare
+        with interrupt.postponed():
+            from sandbox.comparison import compare
+            from sandbox.study import report
 
         arguments = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("variants", "task")}
         console = screen.console()
@@ -68,14 +70,8 @@ class Compare:
             raise ValueError("compare: name at least one variant, as in: apollo-sandbox compare apollo adamw")
         if self.out is not None:
             screen.folder(self.out)
-        try:
-            with screen.progress(console) as progress:
-                result = compare(list(self.variants), self.task, progress=progress, **arguments)
-        except KeyboardInterrupt:
-            console.print("Interrupted. Finished runs are kept; the same command goes on from here.")
-            return screen.INTERRUPTED
-        from sandbox.study import report
-
+        with screen.progress(console) as progress:
+            result = compare(list(self.variants), self.task, progress=progress, **arguments)
         for head, rows in report.tables(result):
             screen.table(console, head, rows)
         for line in report.notes(result):
@@ -83,3 +79,7 @@ class Compare:
         names = "table.md, curves.png, rates.png, results.parquet, manifest.json"
         console.print(f"Written to {result.folder}/: {names}", highlight=False)
         return 0
+
+    def interrupted(self) -> str:
+        """What Ctrl-C leaves."""
+        return interrupt.kept(self.out or Path("results") / self.task, "results.parquet", what="runs")
