@@ -8,7 +8,7 @@ import torch
 
 import variants
 from sandbox.schedules import InverseSquareRoot
-from theory_checks import counterexamples, premises, problems, record, regret, vacuity
+from theory_checks import counterexamples, nonconvex, premises, problems, record, regret, vacuity
 from theory_checks.report import VACUOUS
 
 APOLLO = counterexamples.theory_apollo()
@@ -126,3 +126,35 @@ def test_what_is_no_problem():
     with pytest.raises(TypeError, match="a problem is a theory_checks Problem, a sandbox Task"):
         problems.get(3)
     assert problems.get(problems.cycle).name == "cycle"
+
+
+# -- Theorem 3 ---------------------------------------------------------------------------------------------------------
+
+
+def of_theorem_3(L=1.0, gap=9.1, **options):
+    start = torch.tensor([10.0], dtype=torch.float64)
+    numbers = dict(T=60, eta=0.5, L=L, H=2.0, gap=gap, L_D=1.5) | options
+    return nonconvex.check(APOLLO, lambda x: (1 + x.square()).sqrt().sum(), start, **numbers)
+
+
+def test_theorem_3_asks_for_smoothness_and_a_lower_bound():
+    """f'' ≤ 1 = L on the way down from 10; with L = 0.01 it fails, as the gap does where D_f is too small."""
+    names = [a.name for a in of_theorem_3().assumptions if not a.holds]
+    assert "‖∇f(x) - ∇f(y)‖ ≤ L‖x - y‖ between points of the run" not in names
+    assert "f(x_1) - f(θ_t) ≤ D_f" not in names
+    found = of_theorem_3(L=0.01).assumption("‖∇f(x) - ∇f(y)‖ ≤ L‖x - y‖ between points of the run")
+    assert not found.holds
+    assert found.detail.startswith("worst: θ_")
+    low = of_theorem_3(gap=0.1).assumption("f(x_1) - f(θ_t) ≤ D_f")
+    assert not low.holds
+    assert low.first is not None
+
+
+def test_the_noise_is_unbiased_and_uncorrelated():
+    """All 2⁸ sequences: exactly; a sample: within four deviations; ten equal sequences: not."""
+    exact = of_theorem_3(T=8, noise=0.3)
+    sampled = of_theorem_3(T=14, noise=0.3, samples=50)
+    for name in ("the noise is unbiased", "the noise of successive steps is uncorrelated"):
+        assert exact.assumption(name).holds
+        assert sampled.assumption(name).holds
+    assert not any(a.holds for a in nonconvex._noise(np.ones((100, 5)), False))
