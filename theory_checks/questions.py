@@ -106,16 +106,16 @@ Entry = tuple[str, str, Callable[[int], str], Callable[[Balls], Proof] | None]
 QUESTIONS: dict[str, Entry] = {
     "apollo": ("Is Apollo's regret sublinear in one dimension, on a box?", "refuted (drift)", *_drift("apollo")),
     "scale-invariant": (
-        "Has scale-invariant bounded regret on convex losses with bounded gradients?",
+        "Is scale-invariant's regret sublinear on convex losses with bounded gradients, on a box?",
         "refuted for every β < 1 (drift)",
         *_drift("scale-invariant"),
     ),
     "scale-invariant-momentum": (
-        "… and with β = 0.9?",
+        "Is scale-invariant's with momentum, β = 0.9?",
         "refuted (drift)",
         *_drift("scale-invariant, β = 0.9"),
     ),
-    "hessian-ema": ("Has hessian-ema?", "refuted (drift)", *_drift("hessian-ema")),
+    "hessian-ema": ("Is hessian-ema's regret sublinear there?", "refuted (drift)", *_drift("hessian-ema")),
     "ceiling": ("Is monotone's regret of the order Λ√T, as its bound?", "proved: yes (tightness)", _ceiling, None),
     "tight": ("Is repaired bound 3 tight?", "proved: R/bound → 1 for every β (tightness)", _tight, None),
     "same-batch": (

@@ -3,8 +3,10 @@
 import json
 
 import pytest
+import torch
 
-from sandbox import cli
+from sandbox import cli, tasks
+from theory_checks import problems
 
 MINE = """
 import torch
@@ -70,3 +72,43 @@ def test_a_task(capsys):
 def test_bad_names(problem, says, capsys):
     assert check(problem) == 2
     assert says in capsys.readouterr().err
+
+
+class Module(tasks.Task):
+    """A task whose loss takes (model, batch), applied to given parameters by `apply`; batches of two sizes, an epoch that ends."""
+
+    name, about = "linear", "least squares by a module"
+
+    def __init__(self):
+        self.X = torch.randn(10, 2, generator=torch.Generator().manual_seed(1))
+        self.model = torch.nn.Linear(2, 1)
+
+    def init(self, seed):
+        return {name: p.detach() for name, p in self.model.named_parameters()}
+
+    def batches(self, seed):
+        yield self.X[:7]
+        yield self.X[7:]
+
+    def loss(self, model, batch):
+        return (model(batch) - batch[:, :1].square()).square().mean()
+
+    def apply(self, function, params, batch):
+        return function(lambda x: torch.func.functional_call(self.model, params, x), batch)
+
+
+def test_a_task_of_a_module():
+    """θ is all parameters as one vector, in float64; the comparator is least squares' own."""
+    task = Module()
+    problem = problems.get(task)
+    assert problem.start.tolist() == [0.0, 0.0, 0.0]
+    X = torch.cat([task.X.double(), torch.ones(10, 1, dtype=torch.float64)], dim=1)
+    theta = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    for t, rows in ((1, X[:7]), (2, X[7:]), (3, X[:7])):
+        assert float(problem.loss(t, theta)) == pytest.approx(
+            float((rows @ theta - rows[:, 0].square()).square().mean()), rel=1e-12
+        )
+    # the mean loss of two steps weighs each row by one over its batch's size
+    weights = torch.tensor([1 / 7] * 7 + [1 / 3] * 3, dtype=torch.float64).sqrt()[:, None]
+    best = torch.linalg.lstsq(weights * X, weights * X[:, :1].square()).solution[:, 0]
+    assert problem.comparator(2, theta).theta.numpy() == pytest.approx(best.numpy(), abs=1e-7)
