@@ -15,13 +15,18 @@ from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.composition import Composition
 
 
+def first_numbers(recipe: Composition) -> dict[str, Any]:
+    """The host's numbers before the first step, by `recipe.host_names`."""
+    first = parts.at(recipe, 1.0) if recipe.has_schedules else recipe
+    return {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.recalled}}
+
+
 def init(recipe: Composition, p: Tensor) -> dict[str, Tensor]:
     """State of one tensor before the first step; see `Recipe.init`."""
     if not p.is_floating_point():
         raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
-    first = parts.at(recipe, 1.0) if recipe.has_schedules else recipe
-    host = {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.recalled}}
-    state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host.items()}
+    host = first_numbers(recipe).items()
+    state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
     for name, kind in recipe.state_kinds().items():
         zeros = torch.zeros(state_shape(recipe, kind, p), dtype=state_dtype(p.dtype), device=p.device)

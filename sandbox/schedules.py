@@ -47,10 +47,12 @@ class Warmup(LRScheduler):
         given = list(init) if isinstance(init, Sequence) else [init] * len(groups)
         if len(given) != len(groups):
             raise ValueError(f"warm-up: {len(given)} initial rates for {len(groups)} parameter groups")
-        self.init = [target / 1000 if value is None else float(value) for target, value in zip(targets, given, strict=True)]
-        for i, (low, target) in enumerate(zip(self.init, targets, strict=True)):
+        low_rates = [target / 1000 if value is None else float(value) for target, value in zip(targets, given, strict=True)]
+        for i, (low, target) in enumerate(zip(low_rates, targets, strict=True)):
             if not 0 <= low <= target:
                 raise ValueError(f"warm-up: the initial rate must lie in [0, {target:g}], the rate of group {i}, got {low:g}")
+        for group, low in zip(groups, low_rates, strict=True):
+            group["warmup_init"] = low  # in the group, as torch keeps "initial_lr": groups may be added, moved and saved
         self.steps = steps
         super().__init__(optimizer, last_epoch)
 
@@ -60,16 +62,14 @@ class Warmup(LRScheduler):
         if k > self.steps or (k == self.steps and not self.steps):
             return rates
         found = []
-        for rate, low, base in zip(rates, self._init(), map(float, self.base_lrs), strict=True):
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            joins = "initial_lr" not in group  # added since the last update: from now on it warms up with the others
+            base = float(group.setdefault("initial_lr", rate))
+            low = group.setdefault("warmup_init", base / 1000)
             now, before = (low + (base - low) * j / self.steps for j in (k, k - 1))
             # in proportion to what it was, since another scheduler may have changed it; from 0 there is no proportion
-            found.append(rate * now / before if k > 0 and before > 0 and rate > 0 else now)
+            found.append(rate * now / before if k > 0 and before > 0 and rate > 0 and not joins else now)
         return found
-
-    def _init(self) -> list[float]:
-        """A group added later starts at a thousandth of its rate."""
-        more = self.base_lrs[len(self.init) :]
-        return self.init + [float(base) / 1000 for base in more]
 
 
 def warmup(

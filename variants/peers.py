@@ -34,25 +34,24 @@ def nesterov() -> Recipe:
 
 def adam() -> Recipe:
     """θ = θ - η m̂/(√v̂ + ε), β₁ = 0.9, β₂ = 0.999 (Kingma & Ba 2015): `torch.optim.Adam`."""
-    return Recipe(lr=1e-3, curvature=SecondMoment(beta=0.999), rectifier=SquareRoot(eps=1e-8))
+    return Recipe(lr=1e-3, moment=RawEMA(), curvature=SecondMoment(beta=0.999), rectifier=SquareRoot(eps=1e-8))
 
 
 def adamw() -> Recipe:
     """Adam with θ ← (1 - ηγ) θ first, γ = 0.01 (Loshchilov & Hutter 2019): `torch.optim.AdamW`."""
-    return Recipe(
-        lr=1e-3, curvature=SecondMoment(beta=0.999), rectifier=SquareRoot(eps=1e-8), decay=AdamWDecay(weight_decay=1e-2)
-    )
+    return adam().replace(decay=AdamWDecay(weight_decay=1e-2))
 
 
 def amsgrad() -> Recipe:
     """Adam that divides by the largest v so far (Reddi, Kale & Kumar 2018): `torch.optim.Adam(amsgrad=True)`."""
-    return Recipe(lr=1e-3, curvature=SecondMoment(beta=0.999, maximum=True), rectifier=SquareRoot(eps=1e-8))
+    return adam().replace(curvature=SecondMoment(beta=0.999, maximum=True))
 
 
 def radam() -> Recipe:
     """Adam whose second moment is rectified for its variance, decoupled decay (Liu et al. 2020): `torch.optim.RAdam`."""
     return Recipe(
         lr=1e-3,
+        moment=RawEMA(),
         curvature=SecondMoment(beta=0.999, bias_correction=False),
         rectifier=RectifiedSquareRoot(beta=0.999, eps=1e-8),
         decay=AdamWDecay(weight_decay=0.0),
@@ -96,9 +95,9 @@ def adabelief_plain() -> Recipe:
 
 def adahessian() -> Recipe:
     """θ = θ - η m̂/((√v̂)^k + ε), v an EMA of (z ⊙ Hz)², z = ±1 (Yao et al. 2021); step(closure) needs the loss."""
-    return Recipe(lr=0.15, curvature=Hutchinson(beta=0.999), rectifier=Power(exponent=1.0, eps=1e-4))
+    return Recipe(lr=0.15, moment=RawEMA(), curvature=Hutchinson(beta=0.999), rectifier=Power(exponent=1.0, eps=1e-4))
 
 
 def adahessian_spatial() -> Recipe:
     """AdaHessian with |z ⊙ Hz| averaged over a convolution kernel's positions (the authors' setting for images)."""
-    return Recipe(lr=0.15, curvature=Hutchinson(beta=0.999, spatial_average=True), rectifier=Power(exponent=1.0, eps=1e-4))
+    return adahessian().replace(curvature=Hutchinson(beta=0.999, spatial_average=True))

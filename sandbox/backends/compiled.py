@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from sandbox import scope
-from sandbox.backends import graph, layout
+from sandbox.backends import graph, layout, places
 from sandbox.backends.base import Cohort, Step, totals
 from sandbox.backends.kernels import kernel_of
-from sandbox.backends.places import LARGE, Large, Small, make_views
+from sandbox.backends.places import Large, Small, make_views
 from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.pure import state_dtype
 
@@ -40,7 +40,8 @@ class Compiled:
         if cohort.plan is None or names != cohort.plan.names or not cohort.plan.fits(step):
             values, structure = graph.numbers_of(*now, evaluated=True)
             if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
-                cohort.plan = Plan(cohort, step, structure, self)
+                with torch.device("cpu"):  # not on another default device
+                    cohort.plan = Plan(cohort, step, structure, self)
             cohort.plan.recipe, cohort.plan.names = step.recipe, names
         return cohort.plan.load(step, values, check=check)
 
@@ -83,7 +84,11 @@ class Plan:
     # -- building ----------------------------------------------------------------------------------------------------
 
     def _is_large(self, p: Tensor) -> bool:
-        if p.numel() < LARGE.get(p.device.type, LARGE["cuda"]) or self.recipe.scope == "global" or not p.is_contiguous():
+        if (
+            p.numel() < places.LARGE.get(p.device.type, places.LARGE["cuda"])
+            or self.recipe.scope == "global"
+            or not p.is_contiguous()
+        ):
             return False
         return layout.kind_of(self.recipe.scope, p) == "whole" or (p.shape[0] > 1 and p.numel() > p.shape[0])
 
@@ -172,7 +177,7 @@ class Plan:
     def load(self, step: Step, values: list[float], *, check: bool) -> list[Tensor]:
         """Numbers and the gradients of small tensors, into the tensors that graphs read."""
         for (dtype, _), numbers in self.numbers.items():
-            numbers.copy_(torch.tensor(values, dtype=dtype))
+            numbers.copy_(torch.tensor(values, dtype=dtype, device="cpu"))
         for norm in self.norms.values():
             for kept in norm:
                 kept.copy_(cast(Tensor, step.norm))

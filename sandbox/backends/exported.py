@@ -27,7 +27,7 @@ from sandbox.recipe import Recipe
 def numbers(recipe: Recipe, t: float, lr: float, last: torch.Tensor | None = None) -> torch.Tensor:
     """The first input of an exported step.  last: the end of the one of the step before, `numbers[-k:]`; None at first."""
     names = ("lr", *recipe.recalled)
-    given = dict(zip(names, last.tolist(), strict=True)) if last is not None else pure.init(recipe, torch.zeros(()))
+    given = dict(zip(names, last.tolist(), strict=True)) if last is not None else pure.first_numbers(recipe)
     values, _ = graph.numbers_of(recipe, float(t), lr, given, evaluated=False)
     return torch.tensor([float(v) for v in values], dtype=torch.float64)
 
@@ -36,7 +36,7 @@ def export(recipe: Recipe, dtype: torch.dtype = torch.float32) -> Any:
     """The exported step of one tensor as a vector.  Raises ValueError for scope "global" and "channel"."""
     if recipe.scope in ("global", "channel"):
         raise ValueError(f"recipe {recipe.name!r}: a step of one vector has no scope {recipe.scope!r}; script() takes it")
-    _, structure = graph.numbers_of(recipe, 1.0, 0.0, pure.init(recipe, torch.zeros(())), evaluated=False)
+    _, structure = graph.numbers_of(recipe, 1.0, 0.0, pure.first_numbers(recipe), evaluated=False)
     signature = graph.Signature(structure, "whole", 1, recipe.scope, dtype, dtype, state_dtype(dtype), "cpu", evaluated=False)
     traced = graph.trace(recipe, signature, opaque=False)
     selfcheck.check(recipe, signature, traced)

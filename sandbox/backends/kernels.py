@@ -81,6 +81,7 @@ def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
 
+    traced.shape_env = None  # Inductor takes it from the sizes; as it is, it cannot be pickled for the cache
     sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     fake = sizes[0].fake_mode
     with torch._guards.tracing(torch._guards.TracingContext(fake)), V.set_fake_mode(fake), _settings():

@@ -52,8 +52,7 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
     shell = torch.nn.Module()
     shell.register_buffer("numbers", torch.tensor(values, dtype=torch.float64))
     with warnings.catch_warnings():
-        # of TorchScript's deprecation, and of annotations in torch's own classes
-        warnings.simplefilter("ignore")
+        _ignore_deprecation()
         for kind, traced in leaves.items():
             shell.add_module(kind, torch.jit.script(_without_overloads(traced)))
         module = torch.jit.script(shell)
@@ -68,7 +67,7 @@ def script(recipe: Recipe, path: str | Path, dtype: torch.dtype = torch.float32)
     Raises ValueError, with the reason, for a recipe that cannot be scripted.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        _ignore_deprecation()
         torch.jit.save(program(recipe, dtype, torch.device("cpu")), str(path))
 
 
@@ -83,6 +82,14 @@ def _without_overloads(traced: GraphModule) -> GraphModule:
     return traced
 
 
+def _ignore_deprecation() -> None:
+    """TorchScript's own deprecation, in the words of several versions of torch, and of annotations in torch's classes."""
+    for start in ("torch.jit", "`torch.jit", "TorchScript"):
+        warnings.filterwarnings("ignore", message=start, category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message=".*TorchScript type system.*", category=UserWarning)
+
+
 class Scripted:
     """The scripted backend."""
 
@@ -95,7 +102,7 @@ class Scripted:
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort, by the script of each dtype and device in it."""
         values, structure = _numbers(step.recipe)
-        numbers = torch.tensor(values, dtype=torch.float64)
+        numbers = torch.tensor(values, dtype=torch.float64, device="cpu")
         groups: dict[Any, list[int]] = {}
         for i, p in enumerate(cohort.params):
             groups.setdefault((p.dtype, p.device), []).append(i)
@@ -103,7 +110,7 @@ class Scripted:
             raise ValueError("scope 'global' needs all tensors of a group on one device and in one precision")
         for (dtype, device), members in groups.items():
             key = structure, step.recipe.scope, dtype, device
-            with graph.LOCK:
+            with graph.LOCK, torch.device("cpu"):  # not on another default device
                 if key not in _PROGRAMS:
                     _PROGRAMS[key] = program(step.recipe, dtype, device).to(device)
             script = _PROGRAMS[key]
@@ -117,7 +124,7 @@ class Scripted:
 
 def _numbers(recipe: Recipe) -> tuple[list[float], Any]:
     """The hyperparameters as a script takes them (its own t, rates and last numbers come from the states), and their tree."""
-    values, structure = graph.numbers_of(recipe, 1.0, 0.0, pure.init(recipe, torch.zeros(())), evaluated=False)
+    values, structure = graph.numbers_of(recipe, 1.0, 0.0, pure.first_numbers(recipe), evaluated=False)
     return [float(value) for value in values], structure
 
 
@@ -127,7 +134,7 @@ def _source(recipe: Recipe, dtype: torch.dtype) -> str:
     wide = str(state_dtype(dtype))
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
     count = len(recipe.host_names) - 1  # at the end of `numbers`, after t and η
-    first = pure.init(recipe, torch.zeros(()))
+    first = pure.first_numbers(recipe)
     makes = "".join(
         f"        s[{name!r}] = torch.full([], {float(first[name])!r}, dtype=torch.float64, device=p.device)\n"
         for name in recipe.host_names

@@ -32,6 +32,7 @@ Python number on the host, where 1 / (t - 1) divides by zero at t = 1 on either 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -159,6 +160,17 @@ def _check_names(made: Block) -> None:
 def block(cls: type[T]) -> type[T]:
     """Makes a class a block: frozen keyword-only dataclass, checked numbers, registered pytree."""
     made = dataclasses.dataclass(frozen=True, kw_only=True, repr=True)(cls)
+    plain_init = made.__init__
+
+    @functools.wraps(plain_init)
+    def init(self: Any, *args: Any, **fields: Any) -> None:
+        if args:
+            names = [f.name for f in dataclasses.fields(made)]  # type: ignore[arg-type]
+            hint = f"{made.__name__}({names[0]}={args[0]!r})" if names else "it has none"
+            raise TypeError(f"{made.__name__} takes its hyperparameters by name: {hint}")
+        plain_init(self, **fields)
+
+    made.__init__ = init  # type: ignore[method-assign]
     register(made)
     return made
 

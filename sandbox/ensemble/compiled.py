@@ -16,7 +16,8 @@ _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
 
 def compiled(group: Any, task: Any, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
     """`function`, traced by make_fx on flat tensors and given to Inductor; kept for the process."""
-    leaves, spec = pytree.tree_flatten(inputs)
+    # a number that all members share comes out of vmap with stride 0; the graph is made for tensors without gaps
+    leaves, spec = pytree.tree_flatten(pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, inputs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     shapes = tuple((leaves[i].shape, leaves[i].dtype, leaves[i].device) for i in places)
     key = structure(group.spec), tuple(group.fixed), id(task), shapes, torch.get_num_threads()
@@ -25,7 +26,7 @@ def compiled(group: Any, task: Any, function: Callable[..., Any], inputs: Any) -
     run = _COMPILED[key][0]
 
     def call(*arguments: Any) -> Any:
-        return run([leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)])
+        return run([leaf.contiguous() for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)])
 
     return call
 

@@ -74,7 +74,7 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
                 raise ValueError(f"group {index}: the checkpoint has no parameter called {', '.join(map(repr, lacking))}")
             by_name = dict(zip(there, keys, strict=True))
             keys = [by_name[name] for name in names]
-        shown = [repr(names[i]) if names else f"{i} of group {index}" for i in range(len(params))]
+        shown = [groups.name(mine, index, i) for i in range(len(params))]
         found += [(groups.recipe_of(group), key, p, name) for key, p, name in zip(keys, params, shown, strict=True)]
     return found
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sandbox import pure
 from sandbox.backends import Cohort
+from sandbox.optimizer import groups
 from sandbox.recipe import Recipe
 
 States = dict[Any, Any]  # the optimizer's, by parameter
@@ -62,3 +63,12 @@ def complete(recipe: Recipe, p: Tensor, states: States, name: str) -> None:
             raise TypeError(f"state {key!r} of parameter {name} must be a tensor, got {state[key]!r}")
         elif key in kinds and state[key].shape != (shape := pure.state_shape(recipe, kinds[key], p)):
             raise ValueError(f"state {key!r} of parameter {name} must have shape {tuple(shape)}, got {tuple(state[key].shape)}")
+
+
+def tidy(param_groups: list[dict[str, Any]], states: States) -> None:
+    """A state for each parameter, none for what is in no group any more."""
+    places = {p: (k, i) for k, group in enumerate(param_groups) for i, p in enumerate(group["params"])}
+    for p in [p for p in states if p not in places]:
+        del states[p]
+    for p, (k, i) in places.items():
+        complete(groups.recipe_of(param_groups[k]), p, states, groups.name(param_groups, k, i))

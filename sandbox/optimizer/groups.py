@@ -11,6 +11,7 @@ import math
 import numbers
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sandbox import lookup, suggest
@@ -20,6 +21,8 @@ from sandbox.recipe import Recipe
 # Entries of every group that are no hyperparameters, and their first values.  As numbers of the groups they are part of every
 # form of checkpoint.  maximize: climb.  seed, draws: of random vectors, and how many times some were drawn.
 COUNTS: dict[str, Any] = {"maximize": False, "seed": 0, "draws": 0, "skipped_steps": 0}
+
+TRAINABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 _TORCHS = ("weight_decay", "momentum", "betas", "eps", "alpha", "dampening", "nesterov", "amsgrad", "lr_decay", "rho")
 
@@ -77,6 +80,35 @@ def _refusal(recipe: Recipe, key: str) -> str:
     if alike:
         return f"{key!r} is called {' or '.join(map(repr, alike))} here: **{{{alike[0]!r}: …}}"
     return suggest.unknown("hyperparameter of a parameter group", key, ["lr", *names])
+
+
+def name(param_groups: list[dict[str, Any]], group: int, i: int) -> str:
+    """What a parameter is called in messages."""
+    names = param_groups[group].get("param_names")
+    return repr(names[i]) if names else f"{i} of group {group}"
+
+
+def listed(params: Any) -> Any:
+    """What a group is given as "params", in a list where it is a sequence.  Raises ValueError for a parameter twice in it."""
+    if isinstance(params, Tensor | set):  # torch's own cases: one tensor, and an error
+        return params
+    params = list(params)
+    seen: dict[int, int] = {}
+    for i, p in enumerate(params):
+        first = seen.setdefault(id(p[1] if isinstance(p, tuple) else p), i)
+        if first != i:
+            raise ValueError(f"a group lists the same parameter twice, at places {first} and {i}")
+    return params
+
+
+def check_parameter(p: Tensor, name: str) -> None:
+    """Raises TypeError for a tensor that cannot be trained."""
+    if p.is_complex():
+        raise TypeError(f"parameter {name} is complex ({p.dtype}); train torch.view_as_real of it instead")
+    if p.dtype not in TRAINABLE:
+        raise TypeError(f"parameter {name} has dtype {p.dtype}; only {', '.join(map(str, TRAINABLE))} can be trained")
+    if p.layout != torch.strided:
+        raise TypeError(f"parameter {name} is sparse ({p.layout}); only dense parameters can be trained")
 
 
 def filled(group: dict[str, Any], recipe: Recipe, given: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from sandbox import backends, hessian, lookup, parts, suggest
 from sandbox.backends import Backend, Cohort, Step
 from sandbox.optimizer import checkpoint, groups
-from sandbox.optimizer.cohorts import Cohorts, complete, same
+from sandbox.optimizer.cohorts import Cohorts, complete, same, tidy
 from sandbox.pure import global_norm
 from sandbox.recipe import Recipe
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sandbox.probes import Watch
 
 NonFinite = Literal["raise", "skip", "pass"]
-TRAINABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -99,12 +98,7 @@ class Optimizer(torch.optim.Optimizer):
         recipe = lookup.recipe(param_group.get("recipe", self.defaults["recipe"]))
         group = {key: value for key, value in param_group.items() if key not in self._whole}
         groups.check_entries(recipe, group, new=True)
-        if not isinstance(group["params"], Tensor | set):
-            group["params"] = list(group["params"])
-            listed = [id(p[1] if isinstance(p, tuple) else p) for p in group["params"]]
-            if len(set(listed)) < len(listed):
-                twice = next(i for i, p in enumerate(listed) if p in listed[:i])
-                raise ValueError(f"a group lists the same parameter twice, at places {listed.index(listed[twice])} and {twice}")
+        group["params"] = groups.listed(group["params"])
         super().add_param_group(groups.filled(group, recipe, self._given))
         index, group = len(self.param_groups) - 1, self.param_groups[-1]
         for key in self.defaults:  # torch fills them in, and they may belong to another recipe than the group's
@@ -114,23 +108,11 @@ class Optimizer(torch.optim.Optimizer):
             groups.current(group)
             groups.rate(group, 1)
             for i, p in enumerate(group["params"]):
-                self._check_parameter(p, self._name(index, i))
-                complete(recipe, p, self.state, self._name(index, i))
+                groups.check_parameter(p, groups.name(self.param_groups, index, i))
+                complete(recipe, p, self.state, groups.name(self.param_groups, index, i))
         except Exception:
             self.param_groups.pop()
             raise
-
-    def _check_parameter(self, p: Tensor, name: str) -> None:
-        if p.is_complex():
-            raise TypeError(f"parameter {name} is complex ({p.dtype}); train torch.view_as_real of it instead")
-        if p.dtype not in TRAINABLE:
-            raise TypeError(f"parameter {name} has dtype {p.dtype}; only {', '.join(map(str, TRAINABLE))} can be trained")
-        if p.layout != torch.strided:
-            raise TypeError(f"parameter {name} is sparse ({p.layout}); only dense parameters can be trained")
-
-    def _name(self, group: int, i: int) -> str:
-        names = self.param_groups[group].get("param_names")
-        return repr(names[i]) if names else f"{i} of group {group}"
 
     def names(self, group: int, cohort: Cohort) -> list[str]:
         """The names of a cohort's tensors; without names of their own, "group.place"."""
@@ -216,7 +198,7 @@ class Optimizer(torch.optim.Optimizer):
         group, present = self.param_groups[index], [g is not None for g in grads]
         kept = self._cohorts.get(index)
         if kept is None or not kept.stand(group, present):
-            name = lambda i: self._name(index, i)  # noqa: E731
+            name = lambda i: groups.name(self.param_groups, index, i)  # noqa: E731
             kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, self.state, name)
         return kept.each
 
@@ -253,12 +235,13 @@ class Optimizer(torch.optim.Optimizer):
                 if g is None:
                     continue
                 if g.layout is not torch.strided:
+                    name = groups.name(self.param_groups, index, i)
                     raise TypeError(
-                        f"the gradient of parameter {self._name(index, i)} is sparse ({g.layout}); recipes need dense ones: "
+                        f"the gradient of parameter {name} is sparse ({g.layout}); recipes need dense ones: "
                         "use sparse=False in the layer that makes it"
                     )
                 if g.shape != p.shape:
-                    name, (of, has) = self._name(index, i), (tuple(p.shape), tuple(g.shape))
+                    name, (of, has) = groups.name(self.param_groups, index, i), (tuple(p.shape), tuple(g.shape))
                     raise ValueError(f"parameter {name} has shape {of}, its gradient {has}")
 
     def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str) -> bool:
@@ -267,7 +250,7 @@ class Optimizer(torch.optim.Optimizer):
             return True
         # a sum may overflow where every entry is finite
         named = [
-            self._name(index, i)
+            groups.name(self.param_groups, index, i)
             for index, row in enumerate(tensors)
             for i, g in enumerate(row)
             if g is not None and not bool(g.isfinite().all())
@@ -291,6 +274,7 @@ class Optimizer(torch.optim.Optimizer):
 
         Only tensors, numbers and texts, so that torch.load(weights_only=True) reads it.
         """
+        tidy(self.param_groups, self.state)
         return checkpoint.pack(super().state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -302,6 +286,7 @@ class Optimizer(torch.optim.Optimizer):
         checkpoint.unpack(self, state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
+        tidy(self.param_groups, self.state)
         own = ("nonfinite", "flat", "_backend", "_whole", "_given")
         kept = {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
         kept["state"] = defaultdict(dict, {p: checkpoint.snapshot(state) for p, state in kept["state"].items()})

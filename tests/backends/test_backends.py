@@ -15,7 +15,7 @@ import torch
 
 import sandbox
 import variants
-from sandbox.backends import compiled, graph
+from sandbox.backends import exported, kernels, places
 from sandbox.blocks import ClipGlobalNorm, ClipValue, Decoupled, L2Decay, Stable
 from sandbox.forms import toml
 from tests.outside_blocks import Halfway, MeanAbsolute, Remembering
@@ -27,7 +27,7 @@ ADDED, SAVED = 12, 20
 
 @pytest.fixture(autouse=True)
 def _both_ways(monkeypatch):
-    monkeypatch.setattr(compiled, "LARGE", {"cpu": 10, "cuda": 10})
+    monkeypatch.setattr(places, "LARGE", {"cpu": 10, "cuda": 10})
 
 
 def optimizer_for(recipe, params, lr, backend, groups, **options):
@@ -190,7 +190,7 @@ def test_one_structure_compiles_once():
     """20 steps with lr, β and σ changed by hand and by a scheduler, a second model of other shapes, a second optimizer: no graph
     more than one for the arena and one for large tensors, and no specialisation to static sizes."""
     recipe = variants.get("apollo").replace(gradient=(ClipValue(max_value=50.0), L2Decay(weight_decay=0.01)))  # only here
-    before, known = graphs(), len(compiled.compilations)
+    before, known = graphs(), len(kernels.compilations)
     for seed, shapes in enumerate([SHAPES, [(33, 5), (2,), (1,), (1, 1), (64, 3), (9, 9), (300,)], SHAPES[::-1]]):
         problem = Torchs(torch.float64, seed, shapes)
         optimizer = sandbox.Optimizer(problem.params, recipe, lr=0.01, backend="compiled")
@@ -203,9 +203,9 @@ def test_one_structure_compiles_once():
             optimizer.step()
             schedule.step()
         if seed == 0:
-            assert len(compiled.compilations) - known == 2
+            assert len(kernels.compilations) - known == 2
             assert graphs() - before == 2
-    assert len(compiled.compilations) - known == 2
+    assert len(kernels.compilations) - known == 2
     assert graphs() - before == 2
 
 
@@ -213,13 +213,13 @@ def test_one_structure_compiles_once():
 @pytest.mark.parametrize("name", ["apollo", "channel-secant", "global-secant"])
 def test_what_inductor_takes_for_granted_is_harmless(name, monkeypatch):
     """Without its cache, it says: the count of numbers, and whether a sum is long enough for chunks; nothing else."""
-    monkeypatch.setattr(compiled, "_COMPILED", {})
+    monkeypatch.setattr(kernels, "_COMPILED", {})
     with torch._inductor.utils.fresh_cache():
         params = [torch.ones(50, 30), torch.ones(3)]
         for p in params:
             p.grad = torch.ones_like(p)
         sandbox.Optimizer(params, name, backend="compiled").step()
-    guards = [guard for kernel in compiled._COMPILED.values() for guard in kernel.guards]
+    guards = [guard for kernel in kernels._COMPILED.values() for guard in kernel.guards]
     assert any("4096" in guard for guard in guards)
     assert all(re.fullmatch(r"Eq\(s\d+, \d+\)|s\d+ (<=|>) 4096", guard) for guard in guards), guards
 
@@ -293,13 +293,16 @@ def test_state_is_two_words_and_views_of_the_arena():
     optimizer.step()
     for p in problem.params:
         state = optimizer.state[p]
-        assert {k for k, v in state.items() if v.shape == p.shape and k not in ("step", "lr")} == {"moment.m", "curvature.B"}
+        assert {k for k, v in state.items() if v.shape == p.shape and k not in variants.get("apollo").host_names} == {
+            "moment.m",
+            "curvature.B",
+        }
         assert state["moment.m"].dtype == torch.float32
     small = [p for p in problem.params if 0 < p.numel() < 10]
     assert len({optimizer.state[p]["moment.m"].untyped_storage().data_ptr() for p in small}) == 1
     # written by hand, it is what the next step sees
     optimizer.state[small[0]]["moment.m"].fill_(1e4)
-    plan = optimizer._cohorts[0][1][0].plan
+    plan = optimizer._cohorts[0].each[0].plan
     assert float(plan.small[0].states[0].max()) == 1e4
 
 
@@ -523,12 +526,36 @@ def test_export(name):
     theta, g = torch.randn(2, 37, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     p = theta.clone().requires_grad_()
     optimizer = sandbox.Optimizer([p], recipe, lr=0.002)
-    state = [v.reshape(-1) for k, v in recipe.init_tensor(theta).items() if k not in ("step", "lr")]
+    state = [recipe.init(theta)[k].reshape(-1) for k in recipe.state_kinds()]
+    last = None
     for t in range(1, 6):
-        values, _ = graph.numbers_of(recipe, float(t), 0.002, 0.002 if t > 1 else 0.0, evaluated=False)
-        run(torch.tensor(values, dtype=torch.float64), theta, g * t, *state)
+        numbers = exported.numbers(recipe, t, 0.002, last)
+        run(numbers, theta, g * t, *state)
+        last = numbers[-1 - len(recipe.recalled) :]
         p.grad = g * t
         optimizer.step()
         torch.testing.assert_close(theta, p.detach(), rtol=1e-11, atol=1e-13)
     with pytest.raises(ValueError, match="has no scope 'global'"):
         sandbox.export(variants.get("global-secant"))
+
+
+def test_without_inductors_direct_entry(monkeypatch):
+    """A version of torch that has no such entry, or another form of it: one warning, and the same numbers."""
+    import torch._inductor.compile_fx
+
+    def refuse(*args, **kwargs):
+        raise TypeError("unexpected keyword argument 'is_inference'")
+
+    monkeypatch.setattr(kernels, "_COMPILED", {})
+    monkeypatch.setattr(torch._inductor.compile_fx, "compile_fx_inner", refuse)
+    p, q = (torch.linspace(-1, 1, 7, dtype=torch.float64).requires_grad_() for _ in range(2))
+    compiled, eager = (sandbox.Optimizer([x], "apollo", lr=0.1, backend=b) for x, b in ((p, "compiled"), (q, "eager")))
+    for step in range(4):
+        p.grad, q.grad = 3 * p.detach() + 1, 3 * q.detach() + 1
+        if step == 0:
+            with pytest.warns(UserWarning, match="Inductor's direct entry failed"):
+                compiled.step()
+        else:
+            compiled.step()
+        eager.step()
+    torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-13)

@@ -242,7 +242,7 @@ def test_every_variant_passes_in_the_arena(name, dtype):
     from sandbox.backends import graph, selfcheck
 
     made = variants.get(name)
-    values, structure = graph.numbers_of(made, 1.0, 0.01, 0.0, evaluated=True)
+    values, structure = graph.numbers_of(made, 1.0, 0.01, made.init(torch.zeros(2)), evaluated=True)
     width = 1 if made.scope == "channel" else 128
     signature = graph.Signature(structure, "arena", width, made.scope, dtype, dtype, torch.float32, "cpu", evaluated=True)
     selfcheck.check(made, signature, graph.trace(made, signature, opaque=True))

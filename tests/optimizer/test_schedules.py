@@ -97,15 +97,14 @@ def test_plateau_beside_it_keeps_its_reductions():
 
 
 def test_a_rate_scheduled_before_is_not_the_target():
-    """`initial_lr`, which another scheduler keeps, is what the warm-up aims at; and a group added later starts at a thousandth."""
+    """`initial_lr`, which another scheduler keeps, is what the warm-up aims at; a group added later joins it."""
     optimizer = optimizer_with(1.0)
     earlier = ExponentialLR(optimizer, 0.5)
     optimizer.step()
     earlier.step()
     schedule = warmup(optimizer, 4, init=0.9)  # above 0.5, where the rate is now, below 1.0
     assert schedule.base_lrs == [1.0]
-    schedule.base_lrs.append(0.5)
-    optimizer.add_param_group({"params": [torch.ones(1, requires_grad=True)], "lr": 0.0005})
+    optimizer.add_param_group({"params": [torch.ones(1, requires_grad=True)], "lr": 0.5})
     for _ in range(4):
         optimizer.step()
         schedule.step()

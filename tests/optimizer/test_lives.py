@@ -1,0 +1,353 @@
+"""Whole lives of an optimizer: what others do to it between two steps, each with the value that is right.
+
+Values are from recursions of their own in float64, run once and uninterrupted; tolerances are the digits written here.
+"""
+
+import copy
+import io
+import pickle
+import threading
+import warnings
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+import sandbox
+import variants
+from sandbox.schedules import warmup
+
+BACKENDS = ["eager", "compiled", "scripted"]
+
+
+def leaf(*values):
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+def near(p, *values):
+    np.testing.assert_allclose(p.detach().numpy(), values, atol=6e-6)
+
+
+def through_a_file(state_dict):
+    file = io.BytesIO()
+    torch.save(state_dict, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_threads_added_after_a_compiled_step():
+    """Inductor writes the number of threads into its code; more of them once wrote past a buffer."""
+    before = torch.get_num_threads()
+    try:
+        p = torch.ones(2**20, dtype=torch.float64, requires_grad=True)
+        optimizer = sandbox.Optimizer([p], "apollo", lr=0.01, backend="compiled")
+        for threads in (2, 2, 3, 4, 1, 2):
+            torch.set_num_threads(threads)
+            p.grad = torch.full_like(p, 0.5)
+            optimizer.step()
+        assert torch.equal(p.detach(), torch.full_like(p, p.detach()[0].item()))
+        assert p.detach()[0].item() == pytest.approx(-2.0, abs=1e-12)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("how", ["load", "deepcopy", "pickle", "nothing"])
+def test_a_copy_between_two_changes_of_a_hyperparameter(backend, how):
+    p = leaf(1.0, -2.0)
+    optimizer = sandbox.Optimizer([p], "apollo", lr=0.1, backend=backend)
+    for step, sigma in enumerate([0.5, 0.4, 0.3, 0.2, 0.1, 0.05]):
+        if step == 3 and how == "load":
+            saved = through_a_file(optimizer.state_dict())
+            optimizer = sandbox.Optimizer([p], "apollo", lr=0.1, backend=backend)
+            optimizer.load_state_dict(saved)
+        elif step == 3 and how != "nothing":
+            optimizer = copy.deepcopy(optimizer) if how == "deepcopy" else pickle.loads(pickle.dumps(optimizer))
+            p = optimizer.param_groups[0]["params"][0]
+        optimizer.param_groups[0]["rectifier.sigma"] = sigma
+        p.grad = 2 * p.detach() * torch.tensor([1.0, 3.0])
+        optimizer.step()
+    near(p, -0.62416, -1.95263)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("change", [lambda groups: groups.pop(0), list.reverse, lambda groups: None])
+def test_groups_removed_or_reversed(backend, change):
+    p, q = leaf(1.0, 2.0), leaf(0.7, 0.9)
+    alone = leaf(0.7, 0.9)
+    optimizer = sandbox.Optimizer([{"params": [p]}, {"params": [q]}], "soft-absolute", lr=0.05, backend=backend)
+    other = sandbox.Optimizer([alone], "soft-absolute", lr=0.05)
+    for t in range(4):
+        if t == 2:
+            change(optimizer.param_groups)
+        for o in (optimizer, other):
+            for group in o.param_groups:
+                group["rectifier.sigma"] = 0.5 / (t + 1)
+                for x in group["params"]:
+                    x.grad = 2 * x.detach()
+            o.step()
+    torch.testing.assert_close(q, alone, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("container", [dict, lambda s: defaultdict(dict, s)])
+def test_a_plain_dict_in_place_of_a_state(backend, container):
+    p = leaf(1.0, 2.0)
+    optimizer = sandbox.Optimizer([p], "adam", lr=0.1, backend=backend)
+
+    def step(*g):
+        p.grad = torch.tensor(g, dtype=torch.float64)
+        optimizer.step()
+
+    step(1.0, 1.0)
+    step(2.0, 2.0)
+    optimizer.state[p] = container(optimizer.state[p])
+    step(-1.0, -1.0)
+    for name in ("moment.m", "curvature.v"):
+        optimizer.state[p][name] = torch.zeros_like(optimizer.state[p][name])
+    step(3.0, 3.0)
+    near(p, 0.70336, 1.70336)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("how", ["del", "empty", "clear", "default", "one"])
+def test_what_is_missing_in_a_state_is_made_anew(backend, how):
+    p, q = leaf(1.0, 2.0), leaf(3.0)
+    optimizer = sandbox.Optimizer([p, q], "apollo", lr=0.1, backend=backend)
+
+    def step():
+        for x in (p, q):
+            x.grad = x.detach().clone()
+        optimizer.step()
+
+    step()
+    if how == "del":
+        del optimizer.state[p]
+    elif how == "one":
+        del optimizer.state[p]["moment.m"]
+    elif how == "clear":
+        optimizer.state[p].clear()
+    else:
+        optimizer.state[p] = {} if how == "empty" else defaultdict(dict)
+    step()
+    assert int(optimizer.state[p]["step"]) == (2 if how == "one" else 1)
+    assert int(optimizer.state[q]["step"]) == 2
+    late = leaf(1.0, 1.0)
+    optimizer.param_groups[0]["params"].append(late)
+    late.grad = torch.ones_like(late)
+    step()
+    assert int(optimizer.state[late]["step"]) == 1
+    near(late, -9.0, -9.0)  # η/σ = 10
+    through_a_file(optimizer.state_dict())
+
+
+def test_a_replaced_state_of_another_shape_is_refused():
+    p = leaf(1.0, 2.0)
+    optimizer = sandbox.Optimizer([p], "apollo")
+    p.grad = torch.ones_like(p)
+    optimizer.state[p]["moment.m"] = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"state 'moment.m' of parameter 0 of group 0 must have shape \(2,\), got \(3,\)"):
+        optimizer.step()
+    optimizer.state[p]["moment.m"] = 0.0
+    with pytest.raises(TypeError, match="must be a tensor"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_optimizers_of_one_structure_in_two_threads(backend):
+    """Each thread its own numbers; also where both make the first step of a structure, which is compiled then."""
+    recipe = variants.get("apollo").replace(averaging=sandbox.blocks.EMA(beta=0.5))  # compiled by no other test
+
+    def run(sigma, out):
+        p = leaf(*np.linspace(-1, 1, 50))
+        optimizer = sandbox.Optimizer([p], recipe, lr=0.1, backend=backend, **{"rectifier.sigma": sigma})
+        for _ in range(20):
+            p.grad = 3 * p.detach() + 1
+            optimizer.step()
+        out.append(p.detach())
+
+    def each(sigma, barrier, out):
+        barrier.wait()
+        run(sigma, out)
+
+    barrier, found = threading.Barrier(2), ([], [])
+    threads = [threading.Thread(target=each, args=(s, barrier, out)) for s, out in zip((0.2, 0.7), found, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for sigma, out in zip((0.2, 0.7), found, strict=True):
+        alone = []
+        run(sigma, alone)
+        assert len(out) == 1
+        assert torch.equal(out[0], alone[0])
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+
+
+def train(model, optimizer, steps):
+    x = torch.linspace(-1, 1, 15, dtype=torch.float64).reshape(5, 3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        if optimizer.param_groups[0]["recipe"].name != "adahessian":
+            loss.backward()
+        return loss
+
+    for _ in range(steps):
+        optimizer.step(closure)
+
+
+@pytest.mark.parametrize("name", ["adahessian", "apollo", "scale-invariant", "adamw", "belief"])
+def test_a_distributed_checkpoint_keeps_everything(name, tmp_path):
+    """Through torch.distributed.checkpoint, which knows states and groups only: the random stream, and what was counted."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+    model, again = network(), network()
+    optimizer = sandbox.Optimizer(model.parameters(), name, seed=3, maximize=True, nonfinite="skip")
+    train(model, optimizer, 3)
+    for group in optimizer.param_groups:
+        group["skipped_steps"] = 2
+    saved = {"optimizer": get_optimizer_state_dict(model, optimizer)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.save(saved, checkpoint_id=tmp_path, no_dist=True)
+    again.load_state_dict(model.state_dict())
+    other = sandbox.Optimizer(again.parameters(), name)
+    empty = {"optimizer": get_optimizer_state_dict(again, other)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.load(empty, checkpoint_id=tmp_path, no_dist=True)
+    set_optimizer_state_dict(again, other, empty["optimizer"])
+    assert other.param_groups[0]["maximize"]
+    assert other.skipped_steps == 2
+    train(model, optimizer, 3)
+    train(again, other, 3)
+    for p, q in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_checkpoints_are_matched_by_name():
+    a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    one = sandbox.Optimizer([("a", a), ("b", b)], "apollo")
+    a.grad, b.grad = torch.ones_like(a), 5 * torch.ones_like(b)
+    one.step()
+    c, d = leaf(3.0, 4.0), leaf(1.0, 2.0)
+    other = sandbox.Optimizer([("b", c), ("a", d)], "apollo")
+    other.load_state_dict(through_a_file(one.state_dict()))
+    assert torch.equal(other.state[d]["moment.m"], one.state[a]["moment.m"])
+    assert torch.equal(other.state[c]["moment.m"], one.state[b]["moment.m"])
+    strange = sandbox.Optimizer([("b", c), ("z", d)], "apollo")
+    with pytest.raises(ValueError, match="no parameter called 'z'"):
+        strange.load_state_dict(one.state_dict())
+
+
+def test_a_group_that_joins_a_warm_up():
+    p, q = leaf(1.0), leaf(1.0)
+    optimizer = sandbox.Optimizer([p], "sgd", lr=1.0)
+    schedule = warmup(optimizer, 10, init=0.0)
+    for step in range(12):
+        if step == 4:
+            optimizer.add_param_group({"params": [q], "lr": 2.0})
+        optimizer.step()
+        schedule.step()
+        rates = [group["lr"] for group in optimizer.param_groups]
+        k = min(step + 1, 10) / 10
+        assert rates == pytest.approx([k] if step < 4 else [k, 0.002 + (2 - 0.002) * k], rel=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_adamw_under_a_schedule_of_beta_is_torchs(backend):
+    p, q = leaf(1.0, -2.0), leaf(1.0, -2.0)
+    mine, torchs = sandbox.Optimizer([p], "adamw", lr=0.1, backend=backend), torch.optim.AdamW([q], lr=0.1)
+    schedules = [torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=10) for o in (mine, torchs)]
+    for k in range(8):
+        for x, optimizer, schedule in zip((p, q), (mine, torchs), schedules, strict=True):
+            x.grad = torch.tensor([1.0 + k, -k / 2], dtype=torch.float64)
+            optimizer.step()
+            schedule.step()
+    near(p, 0.56814, -1.58094)
+    torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-14)
+
+
+def test_a_state_dict_is_a_snapshot():
+    """All of it, whatever the backend keeps as views: later steps change nothing in it."""
+    for backend in BACKENDS:
+        p = leaf(1.0, 2.0)
+        optimizer = sandbox.Optimizer([p], "apollo", backend=backend)
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+        kept = optimizer.state_dict()
+        before = copy.deepcopy(kept)
+        optimizer.step()
+        for name, value in before["state"][0].items():
+            assert torch.equal(value, kept["state"][0][name])
+
+
+def test_numbers_of_numpy_in_groups():
+    p = leaf(1.0)
+    optimizer = sandbox.Optimizer([p], "apollo", lr=np.float64(0.1), **{"rectifier.sigma": np.float32(0.5)})
+    optimizer.param_groups[0]["tag"] = np.int64(3)
+    saved = through_a_file(optimizer.state_dict())["param_groups"][0]
+    assert (saved["lr"], saved["rectifier.sigma"], saved["tag"]) == (0.1, 0.5, 3)
+
+
+def test_what_groups_may_hold():
+    p, q = leaf(1.0), leaf(2.0)
+    group = {"params": [p], "name": "body", "lr_scale": 0.5}
+    assert sandbox.Optimizer([group], "apollo").param_groups[0]["lr_scale"] == 0.5
+    with pytest.raises(ValueError, match="did you mean 'momentum'"):
+        sandbox.Optimizer([{"params": [p], "momentun": 0.5}], "apollo")
+    with pytest.raises(ValueError, match=r"'betas' are separate hyperparameters here: 'momentum' and 'curvature.beta'"):
+        sandbox.Optimizer([p], "adamw", betas=(0.9, 0.99))
+    with pytest.raises(ValueError, match="the same parameter twice, at places 0 and 2"):
+        sandbox.Optimizer([p, q, p], "apollo")
+    with pytest.raises(ValueError, match="backend is an option of the whole optimizer"):
+        sandbox.Optimizer([{"params": [p], "backend": "compiled"}], "apollo")
+    with pytest.raises(TypeError, match=r"AbsoluteFloor takes its hyperparameters by name: AbsoluteFloor\(sigma=0.1\)"):
+        sandbox.blocks.AbsoluteFloor(0.1)
+
+
+def test_nothing_changes_where_a_gradient_does_not_fit():
+    p, q = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    optimizer = sandbox.Optimizer([p, q], "apollo")
+    for x in (p, q):
+        x.grad = torch.ones_like(x)
+    q.data = torch.ones(3, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"parameter 1 of group 0 has shape \(3,\), its gradient \(2,\)"):
+        optimizer.step()
+    near(p, 1.0, 2.0)
+    with pytest.raises(TypeError, match=r"has dtype torch\.float8_e4m3fn"):
+        sandbox.Optimizer([torch.zeros(2).to(torch.float8_e4m3fn)], "apollo")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_another_default_device(backend):
+    p = leaf(1.0, -2.0)
+    with torch.device("meta"):
+        optimizer = sandbox.Optimizer([p], "adahessian", lr=0.1, backend=backend)
+        for _ in range(2):
+            optimizer.step(lambda: p.square().sum())
+    assert p.isfinite().all()
+    assert int(optimizer.state[p]["step"]) == 2
+
+
+def test_a_recipe_exchanged_by_name():
+    """As ZeroRedundancyOptimizer does, which copies into the groups what its constructor was given."""
+    p, q = leaf(1.0), leaf(1.0)
+    optimizer, other = sandbox.Optimizer([p], "apollo", lr=0.1), sandbox.Optimizer([q], "soft-absolute", lr=0.1)
+    optimizer.param_groups[0]["recipe"] = "soft-absolute"
+    for _ in range(3):
+        for x, o in ((p, optimizer), (q, other)):
+            x.grad = 3 * x.detach()
+            o.step()
+    assert torch.equal(p, q)
+    with pytest.raises(ValueError, match="did you mean 'adamw'"):
+        optimizer.param_groups[0]["recipe"] = "adamv"
+        optimizer.step()
