@@ -12,7 +12,6 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from sandbox.blocks import EMA, AbsoluteFloor, Decoupled, NoDecay, WeakSecant
@@ -20,6 +19,7 @@ from sandbox.recipe import Recipe
 from sandbox.schedules import InverseSquareRoot
 from theory_checks import nonconvex, problems, regret
 from theory_checks.record import Run, record
+from theory_checks.scalar import Arithmetic, Floats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,33 +58,34 @@ def theorem_2(T: int = 1201) -> Case:
     return Case("CE1", f"Theorem 2, T = {T}: regret ≤ bound", report.measured, report.bound(regret.STATED).value)
 
 
-def coordinatewise_step() -> Case:
+def coordinatewise_step(kind: Arithmetic = Floats) -> Case:
     """D_1 = (1,3), D_2 = (3,1), η_t = 1/√t, a = (1,0): Σ_j (u_2-u_1) a_j² against ‖a‖² Σ_j (u_2-u_1)."""
-    growth = np.array([3.0, 1.0]) * math.sqrt(2) - np.array([1.0, 3.0])
-    return Case("coordinatewise", "Σ_j (u_2 - u_1) a² ≤ ‖a‖² Σ_j (u_2 - u_1)", float(growth[0]), float(growth.sum()))
+    root = kind.sqrt(kind.number(2.0))
+    growth = [3 * root - 1, 1 * root - 3]
+    return Case("coordinatewise", "Σ_j (u_2 - u_1) a² ≤ ‖a‖² Σ_j (u_2 - u_1)", growth[0], growth[0] + growth[1])
 
 
-def beta_step() -> Case:
+def beta_step(kind: Arithmetic = Floats) -> Case:
     """β: .1 → .9, D = 1, a = 1, η_t = 1/√t: u_2/(1-β_2) - u_1/(1-β_1) against (u_2 - u_1)/(1-β), u_t = D_t/η_t."""
-    u, beta = (1.0, math.sqrt(2)), (0.1, 0.9)
+    u, beta = (kind.number(1.0), kind.sqrt(kind.number(2.0))), (kind.number(0.1), kind.number(0.9))
     left = u[1] / (1 - beta[1]) - u[0] / (1 - beta[0])
-    return Case("β monotone", "1/(1-β_t) may be replaced by 1/(1-β), β = max β_t", left, (u[1] - u[0]) / (1 - max(beta)))
+    return Case("β monotone", "1/(1-β_t) may be replaced by 1/(1-β), β = max β_t", left, (u[1] - u[0]) / (1 - beta[1]))
 
 
-def diameter_step() -> Case:
+def diameter_step(kind: Arithmetic = Floats) -> Case:
     """f = θ on [-100, 100], θ_1 = 0, T = 2, η = 1: the iterates' diameter says nothing about θ*."""
-    run = [0.0, -1.0]
-    left = sum(run) + 2 * 100
-    D, G, eta, T = 1.0, 1.0, 1.0, 2
-    right = math.sqrt(T) * D**2 / (2 * eta) + eta * G**2 * (2 * math.sqrt(T) - 1)
+    # θ_1 + θ_2 - 2 θ*
+    left = kind.number(0.0) - 1 + 200
+    D = G = eta = kind.number(1.0)
+    root = kind.sqrt(kind.number(2.0))
+    right = root * D**2 / (2 * eta) + eta * G**2 * (2 * root - 1)
     return Case("diameter", "Theorem 2 with the diameter of the iterates alone", left, right)
 
 
-def floor_step() -> Case:
+def floor_step(kind: Arithmetic = Floats) -> Case:
     """d = 1, T = 1, f = θ, θ* = -1, σ = .01, η = .0707: the proof uses D_t ≥ 1."""
-    eta, sigma = 0.0707, 0.01
-    right = sigma / (2 * eta) + eta
-    return Case("σ < 1", "Theorem 2 for σ < 1", 1.0, right)
+    eta, sigma = kind.number(0.0707), kind.number(0.01)
+    return Case("σ < 1", "Theorem 2 for σ < 1", kind.number(1.0), sigma / (2 * eta) + eta)
 
 
 def theorem_3(T: int = 400, eta: float = 0.05) -> Case:

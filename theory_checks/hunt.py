@@ -24,7 +24,7 @@ class Target:
     """A statement under attack: regret ≤ the smallest of `bounds` for runs of `recipe` on which its assumptions hold.
 
     coordinatewise: D_t/η_t non-decreasing in each coordinate is assumed, not of the trace alone.  sound: it has a proof that
-    holds, so that a violation would be news.
+    holds, so that a violation would be news.  attack: a function of `attacks`.
     """
 
     about: str
@@ -32,6 +32,7 @@ class Target:
     bounds: tuple[str, ...]
     coordinatewise: bool = True
     sound: bool = True
+    attack: str = "evolve"
 
 
 @dataclasses.dataclass(frozen=True)

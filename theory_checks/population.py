@@ -14,7 +14,7 @@ import torch
 
 from sandbox import ensemble
 from sandbox.recipe import Recipe
-from theory_checks import regret
+from theory_checks import premises, regret
 from theory_checks.record import observe
 
 DIRECTIONS = 45  # a diameter is the largest width over these: at most 0.061 % too small
@@ -82,7 +82,7 @@ def ratios(
     at, t = np.asarray(Ts) - 1, np.arange(1, h.T + 1)
     theta, lr = h.theta[:, :-1] * eta[:, None, None], eta[:, None] / np.sqrt(t)
     a = theta - star[:, None]
-    grown = regret.growth(h.D, lr)
+    grown = premises.growth(h.D, lr)
     grown = grown if coordinatewise else grown.sum(-1, keepdims=True)
     # the first step has nothing to grow from
     holds = np.concatenate([np.ones((len(eta), 1), dtype=bool), grown.min(-1) >= 0], axis=1)

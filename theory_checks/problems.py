@@ -1,73 +1,33 @@
-"""Online problems: a loss a step, a start, a feasible set, and the best fixed point, its optimality checked."""
+"""Online problems by name: the sequence on which Theorem 2 fails, problems of the literature, random ones, real data."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from scipy import optimize, sparse
+from scipy import sparse
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from sandbox import suggest, tasks
+from theory_checks.online import Comparator, Problem, from_losses, from_task, linear, periodic, smooth
 
-
-@dataclasses.dataclass(frozen=True)
-class Comparator:
-    """θ* = argmin Σ_{t≤T} f_t over the feasible set: where, by which method, and a residual that is 0 at an optimum."""
-
-    theta: Tensor
-    method: str
-    residual: float  # ‖∇‖ of the mean loss, or the violation of the KKT conditions
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """An online convex problem in float64.
-
-    gradient(t, θ) and loss(t, θ) for t = 1, 2, …; start: θ_1; comparator(T, iterates): the best fixed point.
-    box: (low, high) of every coordinate, or None.
-    """
-
-    name: str
-    about: str
-    start: Tensor
-    loss: Callable[[int, Tensor], Tensor]
-    gradient: Callable[[int, Tensor], Tensor]
-    comparator: Callable[[int, Tensor], Comparator]
-    box: tuple[float, float] | None = None
-
-
-def linear(name: str, about: str, gradients: Callable[[int], Tensor], box: tuple[float, float], start: Tensor) -> Problem:
-    """f_t(θ) = g_t·θ on a box; the comparator is linprog's."""
-
-    def comparator(T: int, iterates: Tensor) -> Comparator:
-        total = sum(gradients(t) for t in range(1, T + 1)).numpy()  # type: ignore[union-attr]
-        found = optimize.linprog(total, bounds=[box] * len(total))
-        # at a minimum the slope points outward: 0 in the interior, ≥ 0 at the lower end, ≤ 0 at the upper
-        inside = (found.x > box[0]) & (found.x < box[1])
-        wrong = np.where(inside, np.abs(total), np.where(found.x <= box[0], -total, total)).clip(min=0)
-        return Comparator(torch.tensor(found.x), "linprog", float(wrong.max()) / max(float(np.abs(total).max()), 1e-300))
-
-    return Problem(name, about, start, lambda t, x: gradients(t) @ x, lambda t, x: gradients(t), comparator, box)
-
-
-def periodic(name: str, about: str, gradients: Callable[[int], Tensor], star: Sequence[float]) -> Problem:
-    """f_t(θ) = g_t·θ, θ_1 = 0, no projection; the feasible set is the hull of the iterates and the comparator `star`."""
-    theta = torch.tensor(star, dtype=torch.float64)
-
-    def comparator(T: int, iterates: Tensor) -> Comparator:
-        total = sum(gradients(t) for t in range(1, T + 1))
-        # a linear function is least at a vertex: no iterate may lie below θ*
-        below = float((total @ theta - iterates @ total).clamp(min=0).max())  # type: ignore[operator]
-        size = float(torch.linalg.vector_norm(total))
-        return Comparator(theta, "given; a vertex of the hull of iterates and itself", below / max(size, 1e-300))
-
-    return Problem(name, about, torch.zeros_like(theta), lambda t, x: gradients(t) @ x, lambda t, x: gradients(t), comparator)
-
+__all__ = [
+    "CYCLE",
+    "CYCLE_COMPARATOR",
+    "CYCLE_FIRST",
+    "Comparator",
+    "Problem",
+    "from_losses",
+    "from_task",
+    "get",
+    "linear",
+    "names",
+    "periodic",
+    "smooth",
+    "smoothness",
+]
 
 # -- the sequence on which Theorem 2 fails ----------------------------------------------------------------------------
 
@@ -129,38 +89,6 @@ def random_linear(seed: int = 0, d: int = 3) -> Problem:
     )
 
 
-def smooth(name: str, about: str, start: Tensor, loss: Callable[[Any, Tensor], Tensor], draw: Callable[[], Any]) -> Problem:
-    """A differentiable convex loss(data, θ) a step, no projection; the comparator is L-BFGS-B's.
-
-    draw: the data of the next step; drawn in order and kept, outside of any transformation of torch.func.
-    """
-    kept: list[Any] = []
-
-    def data(t: int) -> Any:
-        while len(kept) < t:
-            kept.append(draw())
-        return kept[t - 1]
-
-    def gradient(t: int, x: Tensor) -> Tensor:
-        drawn = data(t)
-        return torch.func.grad(lambda v: loss(drawn, v))(x)
-
-    def comparator(T: int, iterates: Tensor) -> Comparator:
-        data(T)
-        rows = tree_map(lambda *parts: torch.stack(parts), *kept[:T])
-
-        def mean(x: np.ndarray) -> tuple[float, np.ndarray]:
-            v = torch.tensor(x, requires_grad=True)
-            value = torch.func.vmap(loss, (0, None))(rows, v).mean()
-            return float(value.detach()), torch.autograd.grad(value, v)[0].numpy()
-
-        options = {"maxiter": 5000, "gtol": 1e-10, "ftol": 1e-16}
-        found = optimize.minimize(mean, start.numpy(), jac=True, method="L-BFGS-B", options=options)
-        return Comparator(torch.tensor(found.x), "L-BFGS-B", float(np.linalg.norm(found.jac)))
-
-    return Problem(name, about, start, lambda t, x: loss(data(t), x), gradient, comparator)
-
-
 def random_quadratic(seed: int = 0, d: int = 3) -> Problem:
     """f_t(θ) = ½ Σ h (θ - c_t)², c_t ~ N(0, 0.1 I)."""
     rng = np.random.default_rng(seed)
@@ -173,21 +101,6 @@ def random_quadratic(seed: int = 0, d: int = 3) -> Problem:
         return torch.tensor(0.3 * rng.standard_normal(d))
 
     return smooth("random-quadratic", f"random quadratics in R^{d}", torch.ones(d, dtype=torch.float64), loss, draw)
-
-
-def from_task(name: str, seed: int = 0) -> Problem:
-    """A convex task on real data, minibatch by minibatch, as an online sequence."""
-    task = tasks.get(name, dtype=torch.float64)
-    shapes = {key: value.shape for key, value in task.init(seed).items()}
-    sizes = [value.numel() for value in task.init(seed).values()]
-    stream = task.batches(seed)
-
-    def loss(batch: Any, x: Tensor) -> Tensor:
-        parts = zip(shapes.items(), x.split(sizes), strict=True)
-        return task.loss({key: part.reshape(shape) for (key, shape), part in parts}, batch)
-
-    start = torch.zeros(sum(sizes), dtype=torch.float64)
-    return smooth(name, task.about, start, loss, lambda: next(stream))
 
 
 def smoothness(problem: Problem, T: int, at: Tensor) -> float:
@@ -207,14 +120,18 @@ def smoothness(problem: Problem, T: int, at: Tensor) -> float:
     return float(sparse.linalg.eigsh(operator, k=1, which="LA", return_eigenvectors=False)[0])
 
 
+def _real(name: str, seed: int = 0) -> Problem:
+    return from_task(tasks.get(name, dtype=torch.float64), seed)
+
+
 _PROBLEMS: dict[str, Callable[..., Problem]] = {
     "cycle": cycle,
     "cycle-box": cycle_box,
     "three-periodic": three_periodic,
     "random-linear": random_linear,
     "random-quadratic": random_quadratic,
-    "logistic-breast-cancer": lambda **k: from_task("logistic-breast-cancer", **k),
-    "ridge-diabetes": lambda **k: from_task("ridge-diabetes", **k),
+    "logistic-breast-cancer": lambda **k: _real("logistic-breast-cancer", **k),
+    "ridge-diabetes": lambda **k: _real("ridge-diabetes", **k),
 }
 
 
@@ -223,10 +140,19 @@ def names() -> list[str]:
     return list(_PROBLEMS)
 
 
-def get(name: str | Problem, **options: Any) -> Problem:
-    """The problem called `name`.  Raises ValueError, with the nearest name, for one that does not exist."""
-    if isinstance(name, Problem):
-        return name
-    if name not in _PROBLEMS:
-        raise ValueError(suggest.unknown("problem", str(name), _PROBLEMS))
-    return _PROBLEMS[name](**options)
+def get(what: Any, **options: Any) -> Problem:
+    """The problem meant by `what`: a Problem, a convex task, a function without arguments that returns one, or a name.
+
+    Raises ValueError, with the nearest name, for a name that does not exist; TypeError for anything else.
+    """
+    if isinstance(what, str):
+        if what not in _PROBLEMS:
+            raise ValueError(suggest.unknown("problem", what, _PROBLEMS))
+        return _PROBLEMS[what](**options)
+    if callable(what) and not isinstance(what, Problem):
+        what = what()
+    if isinstance(what, Problem):
+        return what
+    if isinstance(what, tasks.Task):
+        return from_task(what, **options)
+    raise TypeError(f"a problem is a theory_checks Problem, a sandbox Task, or a function returning one, got {what!r}")

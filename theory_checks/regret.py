@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from sandbox import parts
-from sandbox.blocks import Block, NoDecay, NoProjection
-from theory_checks import slack
+from sandbox.blocks import NoProjection
+from theory_checks import premises, slack, vacuity
+from theory_checks.premises import AVERAGE, CONVEX, DIRECTION, FEASIBLE, GRADIENTS, LOWEST, OPTIMAL
 from theory_checks.record import Run
-from theory_checks.report import Inequality, Report, everywhere, fit_slope, judge
+from theory_checks.report import Inequality, Report, fit_slope, judge
 
 STATED = "Theorem 2 as stated"
 REPAIRED = ("repaired 1", "repaired 2", "repaired 3", "repaired 4")
@@ -43,7 +43,7 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     losses = np.cumsum(run.loss)
     regret = {t: float(losses[t - 1] - sum(float(problem.loss(s, best[t].theta)) for s in range(1, t + 1))) for t in Ts}
     facts = _facts(run, star)
-    known = _assumptions(run, star, best[T].residual)
+    known = premises.of(run, best[T])
     holds = {a.name: a.holds for a in known}
     curve: dict[str, list[float]] = {"T": [float(t) for t in Ts], "regret": [regret[t] for t in Ts]}
     for name in (STATED, *REPAIRED):
@@ -51,9 +51,19 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     trivial = facts["G"] * max(facts["diameter"], facts["radius"]) * T
     used = slack.measured(run, star)
     used[STATED] = used["repaired 4"]
+    numbers = _numbers(run, facts, T)
     bounds = [
-        judge(name, terms, regret[T], {n: holds[n] for n in _NEEDS[name]}, trivial, repaired=name != STATED, used=used[name])
-        for name, terms in _terms(run, facts, T).items()
+        judge(
+            name,
+            parts,
+            regret[T],
+            {n: holds[n] for n in _NEEDS[name]},
+            trivial,
+            repaired=name != STATED,
+            used=used[name],
+            remedy=lambda name=name: vacuity.remedy(terms, name, numbers, trivial),  # type: ignore[misc]
+        )
+        for name, parts in terms(**numbers).items()
     ]
     return Report(
         title=f"regret of {run.recipe.name} on {problem.name}, T = {T}",
@@ -68,9 +78,7 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     )
 
 
-FEASIBLE = "θ* lies in the set onto which the recipe projects"
-AVERAGE, DIRECTION = "m_t = β_t m_{t-1} + (1-β_t) g_t", "d_t = m_t/D_t"
-_COMMON = ("η_t = η/√t", AVERAGE, DIRECTION, "0 ≤ β_t < 1", "θ* is optimal", FEASIBLE)
+_COMMON = (CONVEX, "η_t = η/√t", AVERAGE, DIRECTION, "0 ≤ β_t < 1", OPTIMAL, LOWEST, FEASIBLE, GRADIENTS)
 _NEEDS: dict[str, tuple[str, ...]] = {
     STATED: (*_COMMON, "‖D_t‖₁/η_t non-decreasing", "D_t ≥ 1"),
     "repaired 1": (*_COMMON, "D_t/η_t non-decreasing in each coordinate"),
@@ -126,56 +134,25 @@ def _diameter(points: np.ndarray) -> float:
     return found * (1 + 1e-9)
 
 
-def _assumptions(run: Run, star: np.ndarray, residual: float) -> list[Any]:
-    root = np.sqrt(np.arange(1, run.T + 1))
-    grown = growth(run.D, run.lr)
-    before = np.vstack([np.zeros_like(run.m[:1]), run.m[:-1]])
-    recursion = run.beta[:, None] * before + (1 - run.beta[:, None]) * run.g
-    steps = -np.abs(np.diff(run.beta))
-    rising = max(np.diff(run.beta).min(initial=0.0), (-np.diff(run.beta)).min(initial=0.0))
-    direct = isinstance(run.recipe.decay, NoDecay)
-    return [
-        everywhere("η_t = η/√t", 1e-9 - np.abs(run.lr * root / run.lr[0] - 1)),
-        everywhere(AVERAGE, 1e-9 - np.abs(run.m - recursion).max(axis=1)),
-        everywhere(DIRECTION, np.array([0.0 if direct else -1.0])),
-        everywhere("0 ≤ β_t < 1", np.minimum(run.beta + 1e-12, 1 - run.beta)),
-        everywhere("θ* is optimal", np.array([1e-6 - residual])),
-        everywhere(FEASIBLE, 1e-9 - _outside(run, star)),
-        everywhere("‖D_t‖₁/η_t non-decreasing", grown.sum(axis=1), first_t=2),
-        everywhere("D_t/η_t non-decreasing in each coordinate", grown, first_t=2),
-        everywhere("D_t ≥ 1", run.D - 1 + 1e-12),
-        everywhere("β_t constant", steps + 1e-12, first_t=2),
-        everywhere("β_t monotone", np.array([rising + 1e-12])),
-    ]
-
-
-def _outside(run: Run, star: np.ndarray) -> np.ndarray:
-    """Largest coordinate of |θ* - Π_t(θ*)| for each t, (T,): 0 where θ* is its own projection; inf where Π cannot be told.
-
-    A point of the set stays where it is in every norm, so D does not enter.
-    """
-    if run.recipe.projection.state or type(run.recipe.projection).step is not Block.step:
-        return np.full(run.T, np.inf)  # what it does depends on the run
-    point = _tensor(star)
-    each = (parts.at(run.recipe.projection, t) for t in range(1, run.T + 1))
-    return np.array([float((block.read(point) - point).abs().max()) for block in each])
-
-
 def _terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float]]:
     """Each bound's terms at T ≤ run.T, with G, D, σ and β of the whole run."""
+    return terms(**_numbers(run, facts, T))
+
+
+def _numbers(run: Run, facts: dict[str, Any], T: int) -> dict[str, Any]:
     betas, rates = run.beta[:T], run.lr[:T]
-    return terms(
-        T=T,
-        trace=float(run.D[T - 1].sum()),
-        G=facts["G"],
-        diameter=facts["diameter"],
-        radius=facts["radius"],
-        sigma=facts["σ"],
-        eta=facts["η"],
-        beta=facts["β"],
-        betas=float(betas.sum()),
-        squares=float((betas**2 / rates).sum()),
-    )
+    return {
+        "T": T,
+        "trace": float(run.D[T - 1].sum()),
+        "G": facts["G"],
+        "diameter": facts["diameter"],
+        "radius": facts["radius"],
+        "sigma": facts["σ"],
+        "eta": facts["η"],
+        "beta": facts["β"],
+        "betas": float(betas.sum()),
+        "squares": float((betas**2 / rates).sum()),
+    }
 
 
 def terms(
@@ -215,12 +192,6 @@ def terms(
     }
 
 
-def growth(D: np.ndarray, lr: np.ndarray) -> np.ndarray:
-    """u_t - u_{t-1}, u_t = D_t/η_t, plus the rounding of the product D_{t-1} η_t/η_{t-1}: (…, T, d), (…, T) -> (…, T-1, d)."""
-    u = D / lr[..., None]
-    return np.diff(u, axis=-2) + 1e-12 * u[..., 1:, :]
-
-
 def certificate(run: Run, star: np.ndarray) -> tuple[float, float]:
     """Both sides of identity 0 (a_t = θ_t - θ*), which needs no assumption but what the step is: θ_{t+1} = θ_t - η_t m_t/D_t
     with m_t = β_t m_{t-1} + (1-β_t) g_t, unprojected:
@@ -253,9 +224,10 @@ def _steps(run: Run, star: np.ndarray, facts: dict[str, Any], regret: float, hol
     return [
         *found,
         Inequality(
-            "Σ_t Σ_j (u_t - u_{t-1}) a_t² ≤ Σ_t ‖a_t‖² Σ_j (u_t - u_{t-1})   (the step that fails)",
+            "Σ_t Σ_j (u_t - u_{t-1}) a_t² ≤ Σ_t ‖a_t‖² Σ_j (u_t - u_{t-1})",
             float((growth * a[1:] ** 2).sum()),
             float((square[1:] * growth.sum(axis=1)).sum()),
+            where_it_fails="the step of the paper's proof that fails",
         ),
         Inequality(
             "Σ_t Σ_j (u_t - u_{t-1}) a_t² ≤ D² Σ_j (u_T - u_1), as coordinatewise growth gives",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ class Assumption:
     """A condition of a theorem on this run.
 
     margin: by how much it holds (≥ 0) or fails (< 0) at worst.  first: the first place (t, j) or (t,) where it fails.
-    share: the share of places where it holds.
+    share: the share of places where it holds.  detail: the worst place in words, where (t, j) does not say it.
     """
 
     name: str
@@ -26,13 +27,15 @@ class Assumption:
     margin: float
     first: tuple[int, ...] | None = None
     share: float = 1.0
+    detail: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """A bound at the last T: its value, its terms, the assumptions that it needs, and what came out.
 
-    used: where the proof bounds a measured quantity by a term, that quantity, by the term's name.
+    used: where the proof bounds a measured quantity by a term, that quantity, by the term's name.  remedy: for a vacuous
+    bound, by what factor it is so, and what would make it not so.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Bound:
     verdict: str
     repaired: bool
     used: dict[str, float] = dataclasses.field(default_factory=dict)
+    remedy: str = ""
 
     @property
     def shares(self) -> dict[str, float]:
@@ -62,12 +66,16 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True)
 class Inequality:
-    """One step of a proof, evaluated.  inapplicable: why it says nothing of this run, "" where it does."""
+    """One step of a proof, evaluated.
+
+    inapplicable: why it says nothing of this run, "" where it does.  where_it_fails: what it is, said only where it fails.
+    """
 
     name: str
     left: float
     right: float
     inapplicable: str = ""
+    where_it_fails: str = ""
 
     @property
     def holds(self) -> bool:
@@ -117,13 +125,16 @@ class Report:
         lines.append("  assumptions")
         for a in self.assumptions:
             place = "" if a.first is None else f", first fails at {'(t, j)' if len(a.first) == 2 else 't'} = {a.first}"
+            detail = f"; {a.detail}" if a.detail else ""
             share = "" if a.share == 1 else f", true at {100 * a.share:.1f} %"
-            lines.append(f"    {'yes' if a.holds else 'NO ':4}{a.name} (margin {a.margin:.3g}{share}{place})")
+            lines.append(f"    {'yes' if a.holds else 'NO ':4}{a.name} (margin {a.margin:.3g}{share}{place}{detail})")
         if self.bounds:
             lines.append("  bounds")
         for b in self.bounds:
             terms = " + ".join(f"{v:.4g} ({k})" for k, v in b.terms.items())
             lines.append(f"    {b.name}: {b.value:.6g} = {terms}; measured/bound {b.ratio:.3g}: {b.verdict}")
+            if b.remedy:
+                lines.append(f"      {b.remedy}")
             if b.used:
                 slack = (f"{k} {v:.4g} ({100 * b.shares[k]:.0f} % of the bound)" for k, v in b.slack.items())
                 lines.append(f"      slack of each term: {', '.join(slack)}")
@@ -133,7 +144,8 @@ class Report:
             if s.inapplicable:
                 lines.append(f"    {'—':4}{s.name}: not applicable: {s.inapplicable}")
             else:
-                lines.append(f"    {'yes' if s.holds else 'NO ':4}{s.name}: {s.left:.6g} ≤ {s.right:.6g}")
+                why = f"   ({s.where_it_fails})" if s.where_it_fails and not s.holds else ""
+                lines.append(f"    {'yes' if s.holds else 'NO ':4}{s.name}: {s.left:.6g} ≤ {s.right:.6g}{why}")
         return "\n".join(lines)
 
     def _slope(self) -> str:
@@ -142,12 +154,15 @@ class Report:
 
     def _repr_markdown_(self) -> str:
         lines = [f"**{self.title}**: {self.quantity} {self.measured:.6g}{self._slope()}", ""]
-        lines += ["| assumption | holds | margin | first failure |", "|---|---|---|---|"]
+        lines += ["| assumption | holds | margin | first failure, or worst place |", "|---|---|---|---|"]
         lines += [
-            f"| {a.name} | {'yes' if a.holds else '**no**'} | {a.margin:.3g} | {a.first or ''} |" for a in self.assumptions
+            f"| {a.name} | {'yes' if a.holds else '**no**'} | {a.margin:.3g} | {a.first or a.detail} |"
+            for a in self.assumptions
         ]
         lines += ["", "| bound | value | measured / bound | verdict |", "|---|---|---|---|"]
-        lines += [f"| {b.name} | {b.value:.6g} | {b.ratio:.3g} | {b.verdict} |" for b in self.bounds]
+        lines += [
+            f"| {b.name} | {b.value:.6g} | {b.ratio:.3g} | {b.verdict}{f': {b.remedy}' * bool(b.remedy)} |" for b in self.bounds
+        ]
         slack = [(b, term) for b in self.bounds for term in b.used]
         if slack:
             lines += ["", "| bound | term | value | share | measured | slack |", "|---|---|---|---|---|---|"]
@@ -185,8 +200,12 @@ def judge(
     *,
     repaired: bool,
     used: dict[str, float] | None = None,
+    remedy: Callable[[], str] | None = None,
 ) -> Bound:
-    """The verdict on a bound: not applicable where an assumption fails, vacuous above the trivial bound, else kept or not."""
+    """The verdict on a bound: not applicable where an assumption fails, vacuous above the trivial bound, else kept or not.
+
+    remedy: called for what to say of a vacuous bound.
+    """
     value = sum(terms.values())
     failing = [need for need, holds in needs.items() if not holds]
     if failing:
@@ -195,7 +214,8 @@ def judge(
         verdict = VACUOUS
     else:
         verdict = VERIFIED if measured <= value * (1 + 1e-9) else VIOLATED
-    return Bound(name, value, measured, terms, tuple(needs), verdict, repaired, used or {})
+    says = remedy() if verdict == VACUOUS and remedy else ""
+    return Bound(name, value, measured, terms, tuple(needs), verdict, repaired, used or {}, says)
 
 
 def everywhere(name: str, margins: np.ndarray, first_t: int = 1, tolerance: float = 0.0) -> Assumption:

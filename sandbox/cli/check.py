@@ -1,126 +1,163 @@
-"""`check`: theorems, by number."""
+"""`check`: theorems, by number.  Each check is a command of its own, so that an option it does not use is refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, subcommand
 
-from sandbox.cli import interrupt, screen
+from sandbox.cli import interrupt, own, screen
+
+OUT = Path("results/check")
 
 
 @dataclasses.dataclass
-class Check(interrupt.Command):
-    """Check theorems numerically: verify a bound on a run, or refute a statement.
+class Counterexamples:
+    """What refutes the paper's statements, each with both sides of its claim.
 
-    Try:
-      apollo-sandbox check counterexamples
-      apollo-sandbox check regret --recipe monotone --problem cycle-box --steps 2000
-      apollo-sandbox check regret --recipe apollo --problem logistic-breast-cancer --steps 500
-      apollo-sandbox check adversary --theorem regret --minutes 2
-
-    counterexamples: what refutes the paper's statements. regret: Theorem 2 and its repaired forms on a run with rate
-    eta/sqrt(t). coupling: Theorem 1, repaired and as stated. scale-invariance: the loss times 1024. adversary: a search for a
-    problem that violates a theorem, from a random start; Ctrl-C ends it with the best so far.
-    Exit code 0, also where a statement of the paper is refuted as expected; 1 where a repaired statement is violated, or where
-    a recipe with the scale-invariant floor is not scale invariant; 2 for bad usage.
+    Exit code 0; with --certify 1 where a proof does not come out.
     """
 
-    what: Positional[str]
-    """counterexamples, regret, coupling, scale-invariance, adversary, or all but the adversary (without options)."""
+    certify: bool = False
+    """Prove each one in ball arithmetic (needs the extra `theory`)."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from theory_checks import certificates, counterexamples
+
+        if not self.certify:
+            cases = counterexamples.all_cases()
+            verdicts = ["refuted" if case.refuted else "not refuted" for case in cases]
+            sides = [(f"{case.left:.6g}", f"{case.right:.6g}") for case in cases]
+            screen.table(
+                screen.console(),
+                ["case", "claim", "left", "right", "verdict"],
+                [[c.name, c.claim, *s, v] for c, s, v in zip(cases, sides, verdicts, strict=True)],
+            )
+            return 0
+        ended = 0
+        for name in certificates.PROOFS:
+            found = certificates.certify(name)
+            sys.stdout.write(f"{found}\n    {found.claim}\n")
+            ended = max(ended, 0 if found.proved else 1)
+        return ended
+
+
+@dataclasses.dataclass
+class _Run:
+    """A recipe on an online problem with rate eta/sqrt(t)."""
+
     recipe: str = "apollo"
-    """A name, a TOML file, or module:attribute; run without bias correction, as the proofs are."""
+    """A name, a TOML file, module:attribute or file.py:attribute."""
     problem: str = "logistic-breast-cancer"
-    """cycle, cycle-box, three-periodic, random-linear, random-quadratic, logistic-breast-cancer or ridge-diabetes."""
+    """A name (cycle, cycle-box, three-periodic, random-linear, random-quadratic, logistic-breast-cancer, ridge-diabetes), or a
+    problem, a convex task, or a function that returns one, as module:attribute or file.py:attribute."""
     steps: int = 500
     """T."""
     eta: float | None = None
     """The rate is eta/sqrt(t); default the recipe's own rate."""
-    theorem: str = "regret"
-    """What the adversary attacks: regret (Theorem 2 as stated), repaired-1, repaired-2, repaired-3, monotone, or all."""
-    minutes: float = 10.0
-    """How long the adversary searches, for each theorem."""
-    seed: int = 0
-    """Where the adversary starts."""
-    out: Path = Path("results/check")
+
+    def made(self) -> tuple[Any, Any, Any]:
+        """The recipe, the problem, and η_t as a function of t."""
+        from sandbox import lookup
+        from sandbox.schedules import InverseSquareRoot
+        from theory_checks import problems
+
+        recipe = own.given(self.recipe) if ".py:" in self.recipe else self.recipe
+        recipe = lookup.recipe(recipe() if callable(recipe) else recipe)
+        eta = self.eta if self.eta is not None else float(recipe.lr)
+        return recipe, problems.get(own.given(self.problem)), InverseSquareRoot(first=eta)
+
+
+@dataclasses.dataclass
+class Regret(_Run):
+    """Theorem 2 and its repaired forms on a run: every premise with its margin, every bound, each step of the proof.
+
+    The recipe is run without bias correction, as the proofs are.  Exit code 1 where a repaired statement is violated.
+
+    Try:
+      apollo-sandbox check regret --recipe monotone --problem cycle-box --steps 2000
+      apollo-sandbox check regret --problem mine.py:problem
+    """
+
+    out: Path = OUT
     """Folder for the report as JSON and a plot."""
 
     def main(self) -> int:
         """Runs it."""
-        from sandbox import suggest
+        from matplotlib.figure import Figure
 
-        checks: dict[str, Callable[[], int]] = {
-            "counterexamples": self._counterexamples,
-            "regret": self._regret,
-            "coupling": self._coupling,
-            "scale-invariance": self._scale_invariance,
-            "adversary": self._adversary,
-            "all": self._all,
-        }
-        if self.what not in checks:
-            raise ValueError(suggest.unknown("check", self.what, checks))
-        with interrupt.postponed():  # what all of them need, torch among it
-            from sandbox import lookup
+        from sandbox.blocks import EMA
+        from theory_checks import record, regret
 
-            lookup.package("theory_checks")
-            importlib.import_module("theory_checks.adversary")
-        return checks[self.what]()
+        recipe, problem, rate = self.made()
+        screen.folder(self.out)
+        if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
+            recipe = recipe.replace(moment=dataclasses.replace(recipe.moment, bias_correction=False), name=recipe.name)
+        report = regret.check(record(recipe, problem, self.steps, lr=rate), points=16)
+        sys.stdout.write(f"{report}\n")
+        figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=150)
+        report.plot(figure.subplots())
+        _write(self.out, f"regret-{recipe.name}-{problem.name}", report.to_json(), figure)
+        return 1 if report.news else 0
 
-    def _rate(self) -> Any:
-        from sandbox import lookup
-        from sandbox.schedules import InverseSquareRoot
 
-        return InverseSquareRoot(first=self.eta if self.eta is not None else float(lookup.recipe(self.recipe).lr))
+@dataclasses.dataclass
+class Coupling(_Run):
+    """Theorem 1, repaired and as stated: (eta, sigma) against 4 (eta, sigma).  Exit code 1 where the repaired form fails."""
 
-    def _coupling(self) -> int:
+    def main(self) -> int:
+        """Runs it."""
         from theory_checks import coupling
 
+        recipe, problem, rate = self.made()
         for as_stated in (False, True):
-            report = coupling.check(self.recipe, self.problem, self.steps, lr=self._rate(), as_stated=as_stated)
+            report = coupling.check(recipe, problem, self.steps, lr=rate, as_stated=as_stated)
             sys.stdout.write(f"{report}\n")
             if not as_stated and report.measured > 0:
                 return 1
         return 0
 
-    def _scale_invariance(self) -> int:
-        from sandbox import lookup
+
+@dataclasses.dataclass
+class ScaleInvariance(_Run):
+    """The loss times 1024.  Exit code 1 where a recipe with the scale-invariant floor is not scale invariant."""
+
+    def main(self) -> int:
+        """Runs it."""
         from theory_checks import scale_invariance
 
-        recipe = lookup.recipe(self.recipe)
-        report = scale_invariance.check(recipe, self.problem, self.steps, lr=self._rate())
+        recipe, problem, rate = self.made()
+        report = scale_invariance.check(recipe, problem, self.steps, lr=rate)
         sys.stdout.write(f"{report}\n")
         return 0 if report.assumptions[0].holds or not scale_invariance.promised(recipe) else 1
 
-    def _all(self) -> int:
-        screen.folder(self.out)
-        ended = [
-            self._counterexamples(),
-            dataclasses.replace(self, recipe="apollow", problem="ridge-diabetes", steps=100, eta=0.02)._coupling(),
-            dataclasses.replace(self, recipe="scale-invariant", steps=100)._scale_invariance(),
-        ]
-        runs = [("apollo", "logistic-breast-cancer", 0.01), ("apollo", "cycle-box", 0.38), ("monotone", "cycle-box", 0.38)]
-        runs += [("adam", "three-periodic", 0.5), ("amsgrad", "three-periodic", 0.5), ("hessian-ema", "ridge-diabetes", 0.01)]
-        for recipe, problem, eta in runs:
-            ended.append(dataclasses.replace(self, recipe=recipe, problem=problem, steps=500, eta=eta)._regret())
-        return max(ended)
 
-    def _counterexamples(self) -> int:
-        from theory_checks import counterexamples
+@dataclasses.dataclass
+class Adversary:
+    """A search for a problem that violates a theorem, from a random start.  Ctrl-C ends it with the best so far.
 
-        rows = []
-        for case in counterexamples.all_cases():
-            rows.append(
-                [case.name, case.claim, f"{case.left:.6g}", f"{case.right:.6g}", "refuted" if case.refuted else "not refuted"]
-            )
-        screen.table(screen.console(), ["case", "claim", "left", "right", "verdict"], rows)
-        return 0
+    Exit code 1 where a statement with a proof is violated.
+    """
 
-    def _adversary(self) -> int:
+    theorem: str = "regret"
+    """regret (Theorem 2 as stated), repaired-1, repaired-2, repaired-3, hessian-ema, monotone, or all."""
+    minutes: float = 10.0
+    """How long to search, for each theorem."""
+    seed: int = 0
+    """Where to start."""
+    certify: bool = False
+    """Prove what was found in ball arithmetic (needs the extra `theory`)."""
+    out: Path = OUT
+    """Folder for the report as JSON and a plot."""
+
+    def main(self) -> int:
+        """Runs it."""
         from matplotlib.figure import Figure
 
         from theory_checks import adversary
@@ -131,9 +168,11 @@ class Check(interrupt.Command):
             with screen.progress(screen.console(), "s") as progress:
                 found = adversary.search(theorem, minutes=self.minutes, seed=self.seed, progress=progress)
             sys.stdout.write(f"{found}\n")
+            if self.certify and found.refuted:
+                sys.stdout.write(f"{adversary.certify(found)}\n")
             figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
             found.plot(figure)
-            self._write(f"adversary-{theorem}-{self.seed}", found.to_json(), figure)
+            _write(self.out, f"adversary-{theorem}-{self.seed}", found.to_json(), figure)
             outcomes.append(found)
             if found.interrupted:
                 break
@@ -142,35 +181,119 @@ class Check(interrupt.Command):
             return 1
         return interrupt.EXIT_CODE if outcomes[-1].interrupted else 0
 
-    def _regret(self) -> int:
-        import dataclasses as dc
 
+@dataclasses.dataclass
+class Questions:
+    """What the theorems leave open, each question with its answer, the numbers, and the command that gives them again."""
+
+    names: Positional[tuple[str, ...]] = ()
+    """apollo, scale-invariant, scale-invariant-momentum, hessian-ema, ceiling, tight, same-batch; default all."""
+    steps: int = 20_000
+    """T of the longest runs."""
+    certify: bool = False
+    """Prove what is refuted in ball arithmetic, on shorter runs (needs the extra `theory`)."""
+
+    def main(self) -> int:
+        """Runs it."""
+        from theory_checks import questions
+
+        for name in self.names or questions.QUESTIONS:
+            print(questions.answer(name, T=self.steps, certify=self.certify), flush=True)
+        return 0
+
+
+@dataclasses.dataclass
+class Rates:
+    """Slopes of log regret and log min ‖∇f‖² on log T, with 95 % intervals, beside the exponents of the theorems."""
+
+    steps: int = 1_000_000
+    """T of the longest runs: a million takes some minutes."""
+    out: Path = OUT
+    """Folder for the figure."""
+
+    def main(self) -> int:
+        """Runs it."""
         from matplotlib.figure import Figure
 
-        from sandbox import lookup
-        from sandbox.blocks import EMA
-        from theory_checks import record, regret
+        from theory_checks import rates
 
-        recipe = lookup.recipe(self.recipe)
         screen.folder(self.out)
-        if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
-            recipe = recipe.replace(moment=dc.replace(recipe.moment, bias_correction=False), name=recipe.name)
-        report = regret.check(record(recipe, self.problem, self.steps, lr=self._rate()), points=16)
-        sys.stdout.write(f"{report}\n")
-        figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=150)
-        report.plot(figure.subplots())
-        self._write(f"regret-{recipe.name}-{self.problem}".replace("/", "-"), report.to_json(), figure)
-        return 1 if report.news else 0
+        figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
+        found = []
+        for axes, measure in zip(figure.subplots(1, 2), (rates.of_regret, rates.of_gradients), strict=True):
+            curves = measure(self.steps)
+            rates.plot(curves, axes)
+            found += curves
+            sys.stdout.write("".join(f"{rate}\n" for rate in curves))
+        _write(self.out, "rates", json.dumps([dataclasses.asdict(rate) for rate in found], ensure_ascii=False), figure)
+        return 0
 
-    def _write(self, stem: str, text: str, figure: Any) -> None:
-        from sandbox.study.store import atomically
 
-        with atomically(self.out / f"{stem}.json") as path:
-            path.write_text(text + "\n")
-        with atomically(self.out / f"{stem}.png") as path:
-            figure.savefig(path, format="png")
-        sys.stdout.write(f"Written to {self.out}/: {stem}.json, {stem}.png\n")
+@dataclasses.dataclass
+class All:
+    """Everything but the searches, on problems chosen for it, in a minute or two."""
+
+    out: Path = OUT
+    """Folder for the reports as JSON and plots."""
+
+    def main(self) -> int:
+        """Runs it."""
+        screen.folder(self.out)
+        ended = [
+            Counterexamples().main(),
+            Coupling(recipe="apollow", problem="ridge-diabetes", steps=100, eta=0.02).main(),
+            ScaleInvariance(recipe="scale-invariant", steps=100).main(),
+        ]
+        runs = [("apollo", "logistic-breast-cancer", 0.01), ("apollo", "cycle-box", 0.38), ("monotone", "cycle-box", 0.38)]
+        runs += [("adam", "three-periodic", 0.5), ("amsgrad", "three-periodic", 0.5), ("hessian-ema", "ridge-diabetes", 0.01)]
+        for recipe, problem, eta in runs:
+            ended.append(Regret(recipe=recipe, problem=problem, eta=eta, out=self.out).main())
+        return max(ended)
+
+
+@dataclasses.dataclass
+class Check(interrupt.Command):
+    """Check theorems numerically: verify a bound on a run, or refute a statement.
+
+    Try:
+      apollo-sandbox check counterexamples --certify
+      apollo-sandbox check regret --recipe monotone --problem cycle-box --steps 2000
+      apollo-sandbox check adversary --theorem regret --minutes 2
+
+    Exit code 0, also where a statement of the paper is refuted as expected; 1 where what should hold does not; 2 for bad usage.
+    """
+
+    what: (
+        Annotated[Counterexamples, subcommand("counterexamples")]
+        | Annotated[Regret, subcommand("regret")]
+        | Annotated[Coupling, subcommand("coupling")]
+        | Annotated[ScaleInvariance, subcommand("scale-invariance")]
+        | Annotated[Adversary, subcommand("adversary")]
+        | Annotated[Questions, subcommand("questions")]
+        | Annotated[Rates, subcommand("rates")]
+        | Annotated[All, subcommand("all")]
+    )
+
+    def main(self) -> int:
+        """Runs it."""
+        with interrupt.postponed():  # what all of them need, torch among it
+            from sandbox import lookup
+
+            lookup.package("theory_checks")
+            importlib.import_module("theory_checks.adversary")
+        return self.what.main()
 
     def interrupted(self) -> str:
         """What Ctrl-C leaves; a search for a counterexample returns the best so far by itself."""
-        return interrupt.written(self.out)
+        return interrupt.written(getattr(self.what, "out", OUT))
+
+
+def _write(out: Path, stem: str, text: str, figure: Any) -> None:
+    from sandbox.study.store import atomically
+
+    stem = stem.replace("/", "-")
+    with atomically(out / f"{stem}.json") as path:
+        path.write_text(text + "\n")
+    with atomically(out / f"{stem}.png") as path:
+        figure.savefig(path, format="png")
+    sys.stdout.write(f"Written to {out}/: {stem}.json, {stem}.png\n")

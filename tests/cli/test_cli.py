@@ -153,8 +153,23 @@ def test_check_regret(tmp_path, capsys):
     assert "repaired 1" in out
     assert (tmp_path / "regret-monotone-cycle-box.png").read_bytes()[:4] == b"\x89PNG"
     assert "assumptions" in (tmp_path / "regret-monotone-cycle-box.json").read_text()
-    assert cli.main(["check", "regrets"]) == 2
-    assert "did you mean 'regret'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["regrets"], "Available subcommands: counterexamples, regret"),
+        (["all", "--steps", "3"], "--steps (applied to apollo-sandbox check all)"),
+        (["counterexamples", "--out", "/nowhere"], "--out (applied to apollo-sandbox check counterexamples)"),
+        (["coupling", "--out", "/nowhere"], "--out (applied to apollo-sandbox check coupling)"),
+        (["adversary", "--problem", "cycle"], "--problem (applied to apollo-sandbox check adversary)"),
+    ],
+)
+def test_what_a_check_does_not_use_is_refused(arguments, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["check", *arguments])
+    assert ended.value.code == 2
+    assert says in " ".join(capsys.readouterr().err.replace("│", "").split())
 
 
 def test_check_scale_invariance(monkeypatch, capsys):

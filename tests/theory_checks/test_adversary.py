@@ -107,7 +107,7 @@ def test_cycles_stand_still_when_recorded():
     comes back, from the second step on.  1e-6: what is left of the residual, 1e-12 squared."""
     found = standstill.ranked([standstill.cycles(standstill.draw(np.random.default_rng(0), 1024, 6), never, 25)])
     first, cycle = attacks.entries(found, 6)
-    assert len(first) >= 3
+    assert len(first) >= 2
     for g_1, g in zip(first, cycle, strict=True):
         c = Candidate(g_1, g, np.array([1.0, 0.0]), 1.0, 1e-9, 0, 0.0)
         run = recorded(c, adversary.TARGETS["regret"], 61)

@@ -1,5 +1,7 @@
 """The frozen case against PEPit: the exact worst case lies below every bound.  Run by `make test-all`, which installs PEPit."""
 
+import itertools
+import math
 import warnings
 
 import pytest
@@ -21,6 +23,27 @@ def test_worst_case_lies_below_the_bounds(n, worst, stated):
     assert found == pytest.approx(worst, abs=6e-5)
     assert frozen.bounds(n)["Theorem 2 as stated"] == pytest.approx(stated, abs=6e-5)
     assert all(found < bound for bound in frozen.bounds(n).values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beta", [0.5, 0.9])
+def test_with_momentum_too(beta):
+    """Four steps: below every bound, and no smaller than the worst of some sequences of signs, played out by hand."""
+    pytest.importorskip("PEPit", reason="the extra `theory` is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = frozen.worst_case(4, beta=beta)
+    assert all(found < bound for bound in frozen.bounds(4, beta=beta).values())
+    played = []
+    for signs in itertools.product((-1.0, 1.0), repeat=4):
+        for start in (0.0, 0.5, 1.0):
+            theta, m, total = start, 0.0, 0.0
+            for t, g in enumerate(signs, start=1):
+                total += g * theta
+                m = beta * m + (1 - beta) * g
+                theta = min(max(theta - 0.5 / math.sqrt(t) * m, 0.0), 1.0)
+            played.append(total - min(0.0, sum(signs)))
+    assert max(played) <= found + 1e-4
 
 
 def test_frozen_apollo_is_gradient_descent_and_its_bounds_are_these():
