@@ -18,22 +18,26 @@ _HOMES = {
     "Recipe": "sandbox.recipe",
     "ablate": "sandbox.ablation",
     "Optimizer": "sandbox.optimizer",
+    "export": "sandbox.backends.exported",
+    "script": "sandbox.backends.scripted",
     "compare": "sandbox.comparison",
     "inspect": "sandbox.inspection",
 }
 _MODULES = (
-    *("ablation", "blocks", "curvature", "ensemble", "hessian", "kernel"),
+    *("ablation", "backends", "blocks", "curvature", "ensemble", "forms", "hessian", "kernel"),
     *("lookup", "probes", "recipe", "schedules", "scope", "study", "sweep", "tasks"),
 )
 
 if TYPE_CHECKING:
     from sandbox.ablation import ablate
+    from sandbox.backends.exported import export
+    from sandbox.backends.scripted import script
     from sandbox.comparison import compare
     from sandbox.inspection import inspect
     from sandbox.optimizer import Optimizer
     from sandbox.recipe import Recipe
 
-__all__ = ["Optimizer", "Recipe", "ablate", "compare", "inspect"]
+__all__ = ["Optimizer", "Recipe", "ablate", "compare", "export", "inspect", "script"]
 
 
 def __getattr__(name: str) -> Any:

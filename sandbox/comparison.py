@@ -29,6 +29,7 @@ import polars as pl
 
 from sandbox import backends, lookup, suggest, tasks
 from sandbox.ensemble.run import refusal
+from sandbox.forms import toml
 from sandbox.probes.watch import Watch, find
 from sandbox.recipe import Recipe
 from sandbox.study import identity, run, statistics, together
@@ -73,7 +74,7 @@ class Plan:
 
     def settings(self, recipe: Recipe, lr: float, seed: int, role: str) -> run.Settings:
         """The settings of one run."""
-        name, fingerprint = self.task.name, recipe.fingerprint()
+        name, fingerprint = self.task.name, toml.fingerprint(recipe)
         shared = self.steps, self.warmup, self.schedule, self.evaluations, self.way(recipe)
         of_task, code, watched = self.identities
         return run.Settings(name, fingerprint, lr, seed, role, *shared, of_task, code[recipe.name], watched)
@@ -288,7 +289,7 @@ def _manifest(plan: Plan) -> dict[str, Any]:
         "probes": list(find(plan.probes)),
         "together": [r.name for r in plan.recipes if plan.way(r) == together.TOGETHER],
         "grids": {r.name: plan.grid(r) for r in plan.recipes},
-        "recipes": {r.name: r.to_toml() for r in plan.recipes},
+        "recipes": {r.name: toml.dumps(r) for r in plan.recipes},
     }
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from sandbox.forms import toml
 from sandbox.recipe import Recipe
 
 
@@ -28,7 +29,7 @@ def recipe(what: str | Recipe) -> Recipe:
         if not path.is_file():
             raise FileNotFoundError(f"no recipe file {what!r} in {Path.cwd()}")
         try:
-            return Recipe.from_toml(path.read_text())
+            return toml.loads(path.read_text())
         except (ValueError, TypeError) as error:
             raise ValueError(f"{what}: {error}") from error
     if ":" in what:
@@ -68,8 +69,6 @@ def _folders(module: ModuleType) -> list[Path]:
 
 
 def _attribute(path: str) -> Recipe:
-    from sandbox import toml_form
-
     here = Path.cwd()
     if here != HOME.resolve() and ((here / "sandbox").exists() or (here / "sandbox.py").exists()):
         raise ImportError(f"{here} contains another 'sandbox', which would hide this package: rename it, or work elsewhere")
@@ -78,7 +77,7 @@ def _attribute(path: str) -> Recipe:
     package("variants")  # before a folder called so in the working directory
     top = path.partition(":")[0].partition(".")[0]
     try:
-        found = toml_form._import(path)
+        found = toml.imported(path)
     except ValueError as error:
         module = sys.modules.get(top)
         if module is None or not (here / top).exists() or (here / top).resolve() in _folders(module):

@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from sandbox import ensemble, lookup, suggest, tasks
+from sandbox.forms import toml
 from sandbox.memory import whole
 from sandbox.recipe import Recipe
 from sandbox.study import identity
@@ -131,7 +132,7 @@ def sweep(
     whole("seeds", seeds)
     steps = made.steps if steps is None else steps
     facts = {
-        "recipe": base.to_toml(), "task": made.name, "vary": numbers, "seeds": seeds, "steps": steps, "warmup": warmup,
+        "recipe": toml.dumps(base), "task": made.name, "vary": numbers, "seeds": seeds, "steps": steps, "warmup": warmup,
         "schedule": schedule, "task_identity": identity.task(made), "code": identity.code(base, made),
     }  # fmt: skip
     recipes = [dataclasses.replace(base.with_hyperparameters(c), name=base.name) for c in combinations]

@@ -47,12 +47,13 @@ class Show(interrupt.Command):
         """Prints it."""
         with interrupt.postponed():
             from sandbox import lookup
+            from sandbox.forms import toml
 
             variants = lookup.package("variants")
 
         recipe = lookup.recipe(self.recipe)
         if self.toml:
-            sys.stdout.write(recipe.to_toml())
+            sys.stdout.write(toml.dumps(recipe))
             return 0
         if self.recipe in variants.names():
             sys.stdout.write(variants.about(self.recipe) + "\n\n")

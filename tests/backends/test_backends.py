@@ -17,6 +17,7 @@ import sandbox
 import variants
 from sandbox.backends import compiled, graph
 from sandbox.blocks import ClipGlobalNorm, ClipValue, Decoupled, L2Decay, Stable
+from sandbox.forms import toml
 from tests.outside_blocks import Halfway, MeanAbsolute, Remembering
 from tests.problem import MIXED as SHAPES
 from tests.problem import STEPS, Torchs
@@ -70,7 +71,7 @@ _EAGER = {}
 
 
 def eager(recipe, dtype):
-    key = recipe.fingerprint(), dtype
+    key = toml.fingerprint(recipe), dtype
     if key not in _EAGER:
         _EAGER[key] = trajectory(recipe, dtype, "eager")
     return _EAGER[key]
@@ -488,7 +489,7 @@ def test_a_script_runs_where_the_package_is_not(name, tmp_path):
         for p, g in zip(problem.params, row, strict=True):
             p.grad = g
         optimizer.step()
-    recipe.script(tmp_path / "program.pt", dtype=torch.float64)
+    sandbox.script(recipe, tmp_path / "program.pt", dtype=torch.float64)
     torch.save((start, grads, None), tmp_path / "in.pt")
     (tmp_path / "elsewhere.py").write_text(textwrap.dedent(ELSEWHERE))
     command = [sys.executable, "elsewhere.py", "program.pt", "in.pt", "out.pt"]
@@ -510,7 +511,7 @@ def test_what_cannot_be_scripted_says_why(tmp_path):
     p = torch.ones(2, requires_grad=True)
     p.grad = torch.ones(2)
     with pytest.raises(ValueError, match=r"(?s)cannot be scripted: .*\nA function of t must accept t as a 0-d float64 tensor"):
-        recipe.script(tmp_path / "no.pt")
+        sandbox.script(recipe, tmp_path / "no.pt")
     sandbox.Optimizer([p], recipe, backend="scripted").step()
 
 
@@ -518,7 +519,7 @@ def test_what_cannot_be_scripted_says_why(tmp_path):
 def test_export(name):
     """torch.export of the update, run on another size than it was made with."""
     recipe = variants.get(name)
-    run = recipe.export(torch.float64).module()
+    run = sandbox.export(recipe, torch.float64).module()
     theta, g = torch.randn(2, 37, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     p = theta.clone().requires_grad_()
     optimizer = sandbox.Optimizer([p], recipe, lr=0.002)
@@ -530,4 +531,4 @@ def test_export(name):
         optimizer.step()
         torch.testing.assert_close(theta, p.detach(), rtol=1e-11, atol=1e-13)
     with pytest.raises(ValueError, match="has no scope 'global'"):
-        variants.get("global-secant").export()
+        sandbox.export(variants.get("global-secant"))

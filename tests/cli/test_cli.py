@@ -10,7 +10,7 @@ import variants
 from sandbox import cli, tasks
 from sandbox.blocks import ScaleInvariantFloor
 from sandbox.cli import screen
-from sandbox.recipe import Recipe
+from sandbox.forms import toml
 
 
 def run(*arguments, **options):
@@ -42,7 +42,7 @@ def test_show(capsys):
     assert "the repair of Theorem 2" in out
     assert "Λ = 4" in out
     assert cli.main(["show", "apollow", "--toml"]) == 0
-    assert Recipe.from_toml(capsys.readouterr().out) == variants.get("apollow")
+    assert toml.loads(capsys.readouterr().out) == variants.get("apollow")
     assert cli.main(["show", "tests.outside_blocks:recipe"]) == 0
     assert "D = |B| + σ" in capsys.readouterr().out
 
@@ -70,7 +70,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(arguments, says, capsys):
 
 
 def test_compare_from_a_shell(tmp_path, capsys):
-    (tmp_path / "mine.toml").write_text(variants.get("apollo").replace(**{"rectifier.sigma": 0.1}, name="mine").to_toml())
+    (tmp_path / "mine.toml").write_text(toml.dumps(variants.get("apollo").replace(**{"rectifier.sigma": 0.1}, name="mine")))
     small = ["--seeds", "2", "--tuning-seeds", "1", "--rates", "3", "--steps", "20", "--task", "logistic-breast-cancer"]
     small += ["--jobs", "1", "--out", str(tmp_path / "r")]
     command = ["compare", "apollo", str(tmp_path / "mine.toml"), "tests.outside_blocks:recipe", *small]

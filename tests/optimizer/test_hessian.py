@@ -11,7 +11,7 @@ from torch.func import functional_call, hessian
 import sandbox
 import variants
 from sandbox.blocks import AdamWDecay
-from sandbox.hessian import hutchinson, rademacher
+from sandbox.hessian import generator, hutchinson, rademacher
 from tests.literal import AdaHessian
 
 
@@ -57,12 +57,12 @@ def test_adahessian(name, power, gamma):
     names = [n for n, _ in model.named_parameters()]
     start = [p.detach().numpy().copy() for p in model.parameters()]
     reference = AdaHessian(start, power=power, spatial=name.endswith("spatial"), gamma=gamma)
-    draws = torch.Generator().manual_seed(7)
 
     def by_name(params):
         return (functional_call(model, params, (X,)) - Y).square().mean()
 
     for step in range(50):
+        draws = generator(7, step)
         params = {n: torch.tensor(x) for n, x in zip(names, reference.theta, strict=True)}
         grads = torch.func.grad(by_name)(params)
         H = hessian(by_name)(params)

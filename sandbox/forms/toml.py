@@ -25,8 +25,9 @@ from torch import Tensor
 
 from sandbox import blocks, suggest
 from sandbox.blocks import Block
-from sandbox.blocks.base import is_number
-from sandbox.recipe import SLOTS, Recipe
+from sandbox.blocks.number import is_number
+from sandbox.parts import SLOTS
+from sandbox.recipe import Recipe
 
 
 def dumps(recipe: Recipe) -> str:
@@ -99,7 +100,7 @@ def _value(value: Any, key: str) -> Any:
     if isinstance(value, dict):
         if "function" not in value:
             return _block(value, key)
-        if not isinstance(value["function"], str) or not callable(function := _import(value["function"])):
+        if not isinstance(value["function"], str) or not callable(function := imported(value["function"])):
             raise ValueError(f"{key}: {value['function']!r} is not the import path of a function, as 'module:name'")
         return function
     return tuple(value) if isinstance(value, list) else value
@@ -114,7 +115,7 @@ def _block(table: dict[str, Any], key: str) -> Block:
     known_blocks = [n for n in blocks.__all__ if dataclasses.is_dataclass(getattr(blocks, n)) and n != "Flow"]
     if ":" not in name and name not in known_blocks:
         raise ValueError(suggest.unknown("block", name, known_blocks))
-    made = _import(name) if ":" in name else getattr(blocks, name)
+    made = imported(name) if ":" in name else getattr(blocks, name)
     if not (isinstance(made, type) and issubclass(made, Block) and dataclasses.is_dataclass(made)):
         raise ValueError(f"{key}: {name!r} is not a block (a class made with @block)")
     known = {f.name for f in dataclasses.fields(made)}
@@ -125,7 +126,7 @@ def _block(table: dict[str, Any], key: str) -> Block:
     return made(**values)
 
 
-def _import(path: str) -> Any:
+def imported(path: str) -> Any:
     """The object at "module:name"."""
     module, _, name = path.partition(":")
     try:
