@@ -8,7 +8,6 @@ import sys
 from tyro.conf import Positional
 
 from sandbox.cli import interrupt, screen
-from sandbox.forms import toml
 
 
 @dataclasses.dataclass
@@ -48,6 +47,7 @@ class Show(interrupt.Command):
         """Prints it."""
         with interrupt.postponed():
             from sandbox import lookup
+            from sandbox.forms import toml
 
             variants = lookup.package("variants")
 
