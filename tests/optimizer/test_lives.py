@@ -362,7 +362,14 @@ def test_under_zero_redundancy_optimizer():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         model, alone = network(), network()
-        keywords = {"recipe": "soft-absolute", "lr": 0.05, "backend": "scripted", "nonfinite": "skip", "seed": 3, "maximize": True}
+        keywords = {
+            "recipe": "soft-absolute",
+            "lr": 0.05,
+            "backend": "scripted",
+            "nonfinite": "skip",
+            "seed": 3,
+            "maximize": True,
+        }
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning)
             wrapped = ZeroRedundancyOptimizer(model.parameters(), sandbox.Optimizer, **keywords)
