@@ -9,8 +9,9 @@
             # D = max(|B|, σ) / 2
             return B.abs().clamp(min=self.sigma) / 2
 
-is a whole one, and the first line of its docstring, up to the source after three spaces, is its equation wherever it is shown.  `@block` makes the dataclass, checks its numbers on construction, and registers it as a pytree: numbers
-(floats, 0-d tensors, batches under vmap, functions of t) are leaves, everything else is structure.
+is a whole one, and the first line of its docstring, up to the source after three spaces, is its equation wherever it is shown.
+`@block` makes the dataclass, checks its numbers on construction, and registers it as a pytree: numbers (floats, 0-d tensors,
+batches under vmap, functions of t) are leaves, everything else is structure.
 
 A block sits in a slot.  In a step, it is called once, in this order of its methods:
 
