@@ -387,3 +387,23 @@ def test_under_zero_redundancy_optimizer():
         fresh.load_state_dict(plain.state_dict())
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_host_numbers_written_in_place(backend):
+    """A step count set to 0 by hand begins anew, with m and B as they are; a σ written into the state is what recalls d."""
+    p, q = leaf(1.0, -2.0), leaf(1.0, -2.0)
+    optimizer, other = (sandbox.Optimizer([x], "apollo", lr=0.1, backend=b) for x, b in ((p, backend), (q, "eager")))
+    for step in range(6):
+        for x, o in ((p, optimizer), (q, other)):
+            if step == 2:
+                o.state[x]["step"].zero_()
+            if step == 4 and o is optimizer:
+                o.state[x]["rectifier.sigma"].fill_(0.3)
+            elif step == 4:
+                o.state[x]["rectifier.sigma"] = torch.tensor(0.3, dtype=torch.float64)
+            x.grad = 2 * x.detach()
+            o.step()
+    assert int(optimizer.state[p]["step"]) == 4
+    torch.testing.assert_close(p, q, rtol=1e-12, atol=0)
+    assert float(optimizer.state[p]["rectifier.sigma"]) == 0.01
