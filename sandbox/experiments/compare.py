@@ -132,7 +132,7 @@ class _Work:
         self.plan, self.store, self.jobs, self.executor = plan, store, jobs, executor
         self.callbacks, self.progress = callbacks, progress
         self.failures: list[Failure] = []
-        self.names: dict[str, str] = {}  # key of a run -> its variant
+        self.names: dict[tuple[str, str], None] = {}  # (key of a run, variant), in order
         self.done = 0.0
         self.total = len(plan.methods) * (plan.trials * plan.tuning_seeds * plan.tuned + plan.seeds)
 
@@ -140,7 +140,7 @@ class _Work:
         """Makes those that are missing; gives all as they are called on disk, without those of variants that failed."""
         lost = {failure.variant for failure in self.failures}
         wanted = joined([(m, r) for m, r in wanted if m.name not in lost])
-        self.names |= {run.key(): method.name for method, run in wanted}
+        self.names |= {(run.key(), method.name): None for method, run in wanted}
         todo = executors.units(wanted, self.store)
         ticked: dict[int, float] = {}
         self.done += len({r.key() for _, r in wanted}) - sum(len(u.runs) for u in todo)

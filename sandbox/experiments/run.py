@@ -162,21 +162,20 @@ class _Training:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 params += sum(p.numel() for p in group["params"])
-            for state in optimizer.state.values():
-                found = state.values() if isinstance(state, dict) else [state]
-                held += sum(_numbers(value) for value in found)
+            for p, state in optimizer.state.items():
+                held += sum(_numbers(value, p.ndim) for name, value in state.items() if name != "step")
         return held / max(params, 1)
 
     def _test(self) -> tuple[float, ...]:
         return self._evaluate("test")
 
 
-def _numbers(value: Any) -> int:
-    """Entries of the tensors in a piece of state; what is kept once a tensor does not count."""
+def _numbers(value: Any, axes: int) -> int:
+    """Entries of the tensors in a piece of state of a parameter; a number kept for a whole tensor does not count."""
     if isinstance(value, torch.Tensor):
-        return value.numel() if value.ndim else 0
+        return value.numel() if value.ndim or not axes else 0
     if isinstance(value, list | tuple):
-        return sum(map(_numbers, value))
+        return sum(_numbers(each, axes) for each in value)
     return 0
 
 

@@ -107,10 +107,13 @@ class Store:
                 link(temporary, path)
         self._kept.pop(key, None)
 
-    def frame(self, names: Mapping[str, str]) -> pl.DataFrame:
-        """The rows of some runs (key -> the variant's name), a column more for every metric that the task names."""
+    def frame(self, names: Iterable[tuple[str, str]]) -> pl.DataFrame:
+        """The rows of some runs, named (key, variant): equal recipes of two names share a run.
+
+        There is a column more for every metric that the task names.
+        """
         rows = []
-        for key, name in names.items():
+        for key, name in names:
             found = self.get(key)
             if found is not None:
                 facts = {k: v if isinstance(v, str | int | float) else json.dumps(v) for k, v in found["facts"].items()}
@@ -118,10 +121,10 @@ class Store:
         more = {c: pl.Float64 for row in rows for c in row if c.startswith(("validation_", "test_")) and c not in SCHEMA}
         return pl.DataFrame(rows, schema={**SCHEMA, **more})
 
-    def probes(self, names: Mapping[str, str]) -> pl.DataFrame:
+    def probes(self, names: Iterable[tuple[str, str]]) -> pl.DataFrame:
         """What probes measured in some runs."""
         rows = []
-        for key, name in names.items():
+        for key, name in names:
             found = self.get(key) or {"probes": [], "facts": {}}
             rows += [{**found["facts"], **row, "run": key, "variant": name} for row in found["probes"]]
         return pl.DataFrame(rows, schema=PROBES)

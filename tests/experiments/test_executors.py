@@ -105,14 +105,13 @@ def test_claims_die_with_their_holder(tmp_path):
     assert mine.take("a")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
     mine.close()
-    held = subprocess.Popen(
-        [sys.executable, "-c", code.replace("print(", "c = Claims; print(") + "sys.stdin.read()"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert held.stdout.readline() == "True\n"
-    held.kill()
-    held.wait()
-    assert Claims(tmp_path).take("a")
+    waits = [sys.executable, "-c", code.replace("print(", "c = Claims; print(") + "sys.stdin.read()"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as held:
+        assert held.stdout.readline() == "True\n"
+        held.kill()
+    again = Claims(tmp_path)
+    assert again.take("a")
+    again.close()
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from rich.console import Console
 import variants
 from sandbox.cli import screen
 from sandbox.experiments import figures, tables
-from sandbox.experiments.callbacks import CSV
+from sandbox.experiments.callbacks import CSV, TensorBoard
 from sandbox.experiments.compare import compare
 
 NAMES = ["_a[bold]$x_1$|*b*", "<script>alert(1)</script>", "plain"]
@@ -61,4 +61,20 @@ def test_in_pictures(result):
 def test_rows_as_they_come(result):
     lines = (result.folder / "rows.csv").read_text().splitlines()
     assert lines[0].startswith("run,variant,task")
-    assert len(lines) == 1 + len(result.runs)
+    assert len(lines) == 1 + len(result.runs) / len(NAMES)  # equal recipes share their runs
+
+
+def test_tensorboard(tmp_path):
+    """Read back with TensorBoard's own reader: every final evaluation's losses, a folder a run."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    told = TensorBoard(tmp_path / "logs")
+    found = compare(["sgd"], "quadratic", seeds=2, rates=1, steps=5, evaluations=5, out=tmp_path / "out", callbacks=[told])
+    told.close()
+    folders = sorted((tmp_path / "logs").iterdir())
+    assert len(folders) == 2
+    for seed, folder in enumerate(folders):
+        read = accumulator.EventAccumulator(str(folder)).Reload()
+        rows = found.runs.filter(found.runs["seed"] == seed).sort("step")
+        scalars = read.Scalars("train_loss")
+        assert [s.step for s in scalars] == rows["step"].to_list()
+        assert [s.value for s in scalars] == pytest.approx(rows["train_loss"].to_list(), rel=1e-6)  # kept as float32
