@@ -17,7 +17,7 @@ from sandbox.probes import EVERYTHING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sandbox.experiments.inspect import Inspected, Inspection
+    from sandbox.experiments.inspect_result import Inspected, Inspection
     from sandbox.recipe import Recipe
 
 # what lies on the floor, and what does not: told apart by colour, shape and fill
@@ -61,11 +61,9 @@ def _row(one: Inspected) -> list[str]:
 
 def notes(result: Inspection) -> list[str]:
     """What a reader must know to read the table."""
-    from sandbox.experiments.inspect import sample_steps
-
     how = "exact" if result.method == "exact" else f"by Hutchinson's estimator, {result.num_vectors} vectors"
     rows = f"all {result.rows:,} rows of the training split" if result.rows > 1 else "the task without its noise"
-    at = ", ".join(str(step) for step in sample_steps(result.steps, result.samples))
+    at = ", ".join(str(step) for step in result.at)
     said = [
         f"{result.task.name}, {result.steps} steps at a constant rate, seed {result.seed}.  Truth: diag H of the loss on "
         f"{rows}, {how}, at θ before step {at}{'; the estimates are made from minibatches' if result.rows > 1 else ''}.",

@@ -20,8 +20,8 @@ import numpy as np
 import polars as pl
 
 from sandbox import ensemble, lookup, suggest, tasks
-from sandbox.experiments import identity, manifest, tables
-from sandbox.experiments.figures import figure, literal
+from sandbox.experiments import identity, manifest, sweep_picture, tables
+from sandbox.experiments.figures import figure
 from sandbox.experiments.methods import Ours
 from sandbox.experiments.run import threads
 from sandbox.experiments.store import atomically, locked
@@ -97,12 +97,7 @@ class Sweep:
 
     def draw(self, axes: Any, measure: str = "train_loss") -> None:
         """The same on given axes."""
-        if len(self.vary) == 1:
-            _curve(self, axes, measure)
-        elif len(self.vary) == 2:
-            _map(self, axes, measure)
-        else:
-            raise ValueError(f"a picture shows one or two varied numbers, not {len(self.vary)}; use frame")
+        sweep_picture.draw(self, axes, measure)
 
 
 def values_of(text: str) -> tuple[str, list[float]]:
@@ -258,62 +253,3 @@ def _save(found: Sweep, folder: Path) -> None:
     found.draw(drawn.subplots())
     with atomically(folder / "sweep.png") as path:
         drawn.savefig(path, format="png")
-
-
-def _label(name: str) -> str:
-    return {"lr": "learning rate η", "rectifier.sigma": "σ (rectifier.sigma)"}.get(name, name)
-
-
-def _logarithmic(values: np.ndarray) -> bool:
-    return bool(values[0] > 0 and values[-1] / values[0] > 20)
-
-
-def _in_order(found: Sweep, measure: str) -> tuple[list[np.ndarray], np.ndarray]:
-    """The values of each varied number, lowest first, and the grid in that order: a picture's cells lie side by side."""
-    values = [np.array(row) for row in found.vary.values()]
-    orders = [np.argsort(row, kind="stable") for row in values]
-    return [row[order] for row, order in zip(values, orders, strict=True)], found.grid(measure)[np.ix_(*orders)]
-
-
-def _curve(found: Sweep, axes: Any, measure: str) -> None:
-    (name,) = found.vary
-    (values,), middle = _in_order(found, measure)
-    finite = np.isfinite(middle) & (np.abs(middle) < 1e100)  # beyond, an axis overflows
-    axes.plot(values[finite], middle[finite], color="#0072B2", marker="o", markersize=3)
-    for value in values[~finite]:
-        axes.axvline(value, color="0.8", linewidth=1, zorder=0)
-    if _logarithmic(values):
-        axes.set_xscale("log")
-    shown = middle[finite]
-    if len(shown) and shown.min() > 0 and shown.max() / shown.min() > 5:
-        axes.set_yscale("log")
-    axes.set_xlabel(_label(name))
-    axes.set_ylabel(f"{measure.replace('_', ' ')} after {found.steps} steps")
-    axes.set_title(literal(f"{found.recipe.name} on {found.task.name}") + (" (grey: diverged)" if not finite.all() else ""))
-
-
-def _map(found: Sweep, axes: Any, measure: str) -> None:
-    from matplotlib.colors import LogNorm, Normalize
-
-    x_name, y_name = found.vary
-    (x, y), raw = _in_order(found, measure)
-    values = np.ma.masked_invalid(np.where(np.abs(raw) < 1e100, raw, np.nan).T)
-    shown = values.compressed()
-    # what lies far above everything else would take all colours
-    top = float(np.quantile(shown, 0.95)) if len(shown) else 1.0
-    low = float(shown.min()) if len(shown) else 0.0
-    log = low > 0 and top / low > 5
-    norm = (LogNorm if log else Normalize)(vmin=low, vmax=max(top, low * 1.0001 + 1e-300))
-    axes.set_facecolor("0.85")
-    mesh = axes.pcolormesh(x, y, values, norm=norm, cmap="viridis", shading="nearest", rasterized=True)
-    if len(shown) and top > low and min(values.shape) > 1:
-        levels = np.geomspace(low, top, 9)[1:-1] if log else np.linspace(low, top, 9)[1:-1]
-        axes.contour(x, y, values, levels=levels, colors="white", linewidths=0.6)
-    for scale, row in ((axes.set_xscale, x), (axes.set_yscale, y)):
-        if _logarithmic(row):
-            scale("log")
-    axes.set_xlabel(_label(x_name))
-    axes.set_ylabel(_label(y_name))
-    axes.figure.colorbar(mesh, ax=axes, label=f"{measure.replace('_', ' ')} after {found.steps} steps", extend="max")
-    lost = values.mask.any() if np.ma.is_masked(values) else False
-    axes.set_title(literal(f"{found.recipe.name} on {found.task.name}") + (" (grey: diverged)" if lost else ""), fontsize=10)
