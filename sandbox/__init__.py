@@ -18,6 +18,7 @@ _HOMES = {
     "Recipe": "sandbox.recipe",
     "ablate": "sandbox.ablation",
     "Optimizer": "sandbox.optimizer",
+    "Task": "sandbox.tasks",
     "compare": "sandbox.comparison",
     "inspect": "sandbox.inspection",
 }
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from sandbox.inspection import inspect
     from sandbox.optimizer import Optimizer
     from sandbox.recipe import Recipe
+    from sandbox.tasks import Task
 
-__all__ = ["Optimizer", "Recipe", "ablate", "compare", "inspect"]
+__all__ = ["Optimizer", "Recipe", "Task", "ablate", "compare", "inspect"]
 
 
 def __getattr__(name: str) -> Any:

@@ -346,7 +346,7 @@ def test_the_test_split_is_seen_once_a_final_run(monkeypatch):
 def test_what_counts_as_diverged():
     """Finite, but far above the start: nine times the loss's size there, or nine."""
 
-    class Climb(tasks.Task):
+    class Climb(tasks.PureTask):
         name, about, convex, metric, higher_is_better, steps = "climb", "", True, "x", False, 10
 
         def __init__(self, start, slope):

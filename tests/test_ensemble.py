@@ -18,7 +18,7 @@ SHAPES = {"a": (4, 3), "b": (5,), "c": (), "d": (2, 3, 2), "e": (3, 2, 2, 2), "f
 FACTORS = [1.0, 0.7, 0.5, 0.9, 0.8, 0.6, 0.95, 0.4]
 
 
-class Bowl(tasks.Task):
+class Bowl(tasks.PureTask):
     """Σ ½ h θ² + w (1 - cos θ) + ξᵀθ + .05 (Σθ)² over six tensors, in float64."""
 
     name, about, convex, metric, higher_is_better, steps = "bowl", "", False, "loss", False, 12

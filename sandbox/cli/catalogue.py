@@ -66,7 +66,8 @@ class Tasks:
         rows = []
         for name in tasks.names():
             task = tasks.about(name)
-            metric = f"{task.metric} ({'higher' if task.higher_is_better else 'lower'} is better)"
+            better = "higher" if bool(task.higher_is_better) else "lower"
+            metric = f"{task.metric} ({better} is better)"
             rows.append([name, "convex" if task.convex else "nonconvex", str(task.steps), metric, task.about])
         screen.table(screen.console(), ["task", "kind", "steps", "metric", "what it is"], rows)
         return 0

@@ -14,7 +14,7 @@ from sandbox.ensemble.members import Config
 from sandbox.optimizer import Optimizer
 from sandbox.recipe import Recipe
 from sandbox.study import run as single
-from sandbox.tasks import Task
+from sandbox.tasks import PureTask, Task
 
 
 def configs_of(recipes: Any, lr: Any) -> list[Config]:
@@ -33,13 +33,13 @@ def configs_of(recipes: Any, lr: Any) -> list[Config]:
     return [Config(recipe, rate if callable(rate) else float(rate)) for recipe in found for rate in rates]
 
 
-class BareLoss(Task):
+class BareLoss(PureTask):
     """A bare loss as a task: one start, batches by seed, nothing held out."""
 
     name, about, convex, metric, higher_is_better, steps = "loss", "", False, "loss", False, 100
 
     def __init__(self, loss: Any, params: Any, batches: Any) -> None:
-        self.loss, self.params, self.stream = loss, params, batches  # type: ignore[method-assign]
+        self.loss, self.params, self.given = loss, params, batches  # type: ignore[method-assign]
 
     def init(self, seed: int) -> Any:
         """The same start for every seed."""
@@ -49,7 +49,7 @@ class BareLoss(Task):
         """The seed's batches, from the beginning again when they end; None without any."""
         while True:
             given = False
-            for batch in [None] if self.stream is None else self.stream(seed):
+            for batch in [None] if self.given is None else self.given(seed):
                 given = True
                 yield batch
             if not given:

@@ -116,10 +116,12 @@ class Lockstep:
         for split, names in (("train", ("train_loss",)), ("validation", ("validation_loss", "validation_metric"))):
             full = task.full(split)
 
-            def both(params: Any, full: Any = full, score: bool = len(names) > 1) -> tuple[Tensor, ...]:
-                return (task.loss(params, full), task.score(params, full)) if score else (task.loss(params, full),)
+            functions = [task.loss, *task.scores().values()][: len(names)]
 
-            values = self._mapped(both, flat)
+            def all_of(params: Any, full: Any = full, functions: Any = functions) -> tuple[Tensor, ...]:
+                return tuple(function(params, full) for function in functions)
+
+            values = self._mapped(all_of, flat)
             found |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, values, strict=True)}
         return found | {"floor_occupancy": self._floors(t)}
 

@@ -127,7 +127,7 @@ def finished(
     settings: Settings,
     diverged: bool,
     seconds: float,
-    test: Callable[[], tuple[float, float]],
+    test: Callable[[], tuple[float, ...]],
 ) -> list[dict[str, Any]]:
     """The rows of a run with its end: whether it has diverged, what it then did not live to see, and its test split."""
     stops = evaluation_steps(settings)
@@ -139,7 +139,7 @@ def finished(
         rows += [_lost(step) for step in stops if step > rows[-1]["step"]]
     end = {"test_loss": math.inf, "test_metric": math.nan} if diverged else {}
     if settings.role == "final" and not diverged:
-        end["test_loss"], end["test_metric"] = test()
+        end["test_loss"], end["test_metric"], *_ = test()
     rows[-1] |= end if settings.role == "final" else {}
     shared = {"diverged": diverged, "seconds_a_step": seconds}
     return [{**row, **shared} for row in rows]
@@ -157,7 +157,7 @@ def evenly(steps: int, evaluations: int) -> list[int]:
 
 
 def _row(task: Task, params: Any, optimizer: Optimizer, step: int) -> dict[str, Any]:
-    (train_loss, _), (loss, metric) = task.evaluate(params, "train"), task.evaluate(params, "validation")
+    (train_loss, *_), (loss, metric, *_) = task.evaluate(params, "train"), task.evaluate(params, "validation")
     return row(step, train_loss, loss, metric, probes.floor_occupancy(optimizer))
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 from sandbox import suggest
-from sandbox.tasks.base import DataTask, Params, Task
+from sandbox.tasks.base import DataTask, Params, PureTask
 from sandbox.tasks.convex import LogisticBreastCancer, Quadratic, RidgeDiabetes, SoftmaxDigits
 from sandbox.tasks.nonconvex import DigitsCNN, DigitsMLP, Rosenbrock
+from sandbox.tasks.task import Task, no_decay
 
-__all__ = ["DataTask", "Params", "Task", "about", "get", "names"]
+__all__ = ["DataTask", "Params", "PureTask", "Task", "about", "get", "names", "no_decay"]
 
 _TASKS: dict[str, type[Task]] = {
     task.name: task
