@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sandbox.datasets.folder import PACKAGED, DataError, check_count, check_hash, existing, required, root, rows
@@ -127,11 +127,9 @@ def _packaged(name: str, digest: str, folder: str | Path | None) -> Path:
     return check_hash(existing(place / f"{name}.gz", f"{name}.gz"), digest)
 
 
-def vocabulary(texts: list[str], size: int) -> list[str]:
-    """The `size` - 1 most frequent words of the texts (ties by the alphabet) after "<unk>", which stands for all others."""
-    from collections import Counter
-
-    counts = Counter(itertools.chain.from_iterable(map(words, texts)))
+def most_frequent(found: Iterable[str], size: int) -> list[str]:
+    """The `size` - 1 most frequent words (ties by the alphabet) after "<unk>", which stands for all others."""
     if size < 2:
         raise ValueError(f"size must be at least 2, got {size}")
+    counts = Counter(found)
     return ["<unk>", *sorted(counts, key=lambda w: (-counts[w], w))[: size - 1]]

@@ -44,7 +44,7 @@ def beam_search(model: Translator, source: Tensor, beam: int, longest: int, leng
         log_p = _allowed(model.decode(words, memory, wide)[:, -1]).log_softmax(-1)
         vocabulary = log_p.shape[-1]
         total = scores[:, :, None] + log_p.unflatten(0, (n, beam))
-        best, index = total.flatten(1).topk(min(2 * beam, beam * vocabulary), dim=1)  # at most `beam` of these end
+        best, index = total.flatten(1).topk(min(2 * beam, beam * vocabulary), dim=1)  # at least `beam` of them go on
         rows = torch.arange(n, device=source.device)[:, None] * beam + index // vocabulary
         word = index % vocabulary
         for i in range(n):
@@ -55,7 +55,6 @@ def beam_search(model: Translator, source: Tensor, beam: int, longest: int, leng
             break
         open_first = (word == END).to(torch.int8).argsort(dim=1, stable=True)[:, :beam]
         scores, rows, word = (x.gather(1, open_first) for x in (best, rows, word))
-        scores = scores.masked_fill(word == END, -torch.inf)
         words = torch.cat((words[rows.flatten()], word.flatten()[:, None]), dim=1)
     for i, found in enumerate(ended):
         if len(found) < beam:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from sandbox.tasks.models.transformer import BEGIN, END, PAD, UNKNOWN
@@ -42,9 +41,3 @@ class Subwords:
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts again, without the special words."""
         return list(self._tokenizer.decode_batch([list(row) for row in rows], skip_special_tokens=True))
-
-
-@functools.lru_cache(maxsize=2)
-def learnt(texts: tuple[str, ...], size: int) -> Subwords:
-    """`Subwords(texts, size)`, kept."""
-    return Subwords(texts, size)

@@ -50,11 +50,11 @@ def test_words_keep_apostrophes_and_part_punctuation():
     assert text.words("It isn't so; they’re “here”.") == ["it", "isn't", "so", ";", "they’re", "“", "here", "”", "."]
 
 
-def test_vocabulary_is_the_most_frequent_words_ties_by_the_alphabet():
-    assert text.vocabulary(["b a a c", "C b d"], 5) == ["<unk>", "a", "b", "c", "d"]
-    assert text.vocabulary(["b a a c", "C b d"], 3) == ["<unk>", "a", "b"]
+def test_the_most_frequent_words_ties_by_the_alphabet():
+    assert text.most_frequent(["b", "a", "a", "c", "c", "b", "d"], 5) == ["<unk>", "a", "b", "c", "d"]
+    assert text.most_frequent(["b", "a", "a", "c", "c", "b", "d"], 3) == ["<unk>", "a", "b"]
     with pytest.raises(ValueError, match="size must be at least 2"):
-        text.vocabulary(["a"], 1)
+        text.most_frequent(["a"], 1)
 
 
 def test_verses_are_split_by_whole_sections():
