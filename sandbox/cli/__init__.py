@@ -14,6 +14,7 @@ from sandbox.cli.check import Check
 from sandbox.cli.compare import Compare
 from sandbox.cli.curvature import Curvature
 from sandbox.cli.screen import INTERRUPTED
+from sandbox.cli.study import Study
 from sandbox.cli.sweep import Sweep
 
 BAD_USAGE = 2
@@ -26,6 +27,7 @@ Command = (
     | Annotated[Check, subcommand("check")]
     | Annotated[Sweep, subcommand("sweep")]
     | Annotated[Curvature, subcommand("curvature")]
+    | Annotated[Study, subcommand("study")]
 )
 
 ABOUT = """Optimizers as recipes of blocks, around Apollo (arXiv 2009.13586).

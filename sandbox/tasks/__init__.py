@@ -17,6 +17,7 @@ from sandbox.tasks.imagenet import ResNeXt50ImageNet
 from sandbox.tasks.images import LeNetFashion, ResNet8Fashion, ResNet20Fashion, ResNet110Cifar10, TutorialCifar10
 from sandbox.tasks.language import LSTMBillion, LSTMSpeeches
 from sandbox.tasks.nonconvex import DigitsCNN, DigitsMLP, Rosenbrock
+from sandbox.tasks.scaled import ScaledDigitsMLP
 from sandbox.tasks.task import Task, no_decay
 from sandbox.tasks.translation import TransformerVerses, TransformerWMT14
 
@@ -31,6 +32,7 @@ _TASKS: dict[str, type[Task]] = {
         Quadratic,
         DigitsMLP,
         DigitsCNN,
+        ScaledDigitsMLP,
         Rosenbrock,
         LeNetFashion,
         ResNet8Fashion,

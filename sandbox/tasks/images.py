@@ -50,7 +50,7 @@ class ImageTask(Task):
     """Cross-entropy on images; accuracy.
 
     epochs: passes through the training images.  batch_size: images a batch.
-    images: train on the first so many only.
+    images: train on the first so many only.  evaluated: evaluate on the first so many of the other splits.
     load: () -> {"train", "validation", "test"}, called when data are first needed.  Where there are no validation images, the
         test images take their place; nothing may then be chosen by them.
     padding: of random crops, with flips; 0 for none.  keep_rest: whether an epoch ends with a smaller batch of what is left.
@@ -64,21 +64,30 @@ class ImageTask(Task):
     keep_rest = False
     channels_last = False
 
-    def __init__(self, load: Callable[[], Mapping[str, Images]], *, epochs: int, batch_size: int, images: int | None) -> None:
-        for name, value in (("epochs", epochs), ("batch_size", batch_size), ("images", 1 if images is None else images)):
-            if value < 1:
+    def __init__(
+        self,
+        load: Callable[[], Mapping[str, Images]],
+        *,
+        epochs: int,
+        batch_size: int,
+        images: int | None,
+        evaluated: int | None = None,
+    ) -> None:
+        for name, value in {"epochs": epochs, "batch_size": batch_size, "images": images, "evaluated": evaluated}.items():
+            if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        self._load, self.epochs, self.batch_size, self._images = load, epochs, batch_size, images
+        self._load, self.epochs, self.batch_size = load, epochs, batch_size
+        self._most = {"train": images, "validation": evaluated, "test": evaluated}
 
     @functools.cached_property
     def images(self) -> dict[str, Images]:
         """The splits, as bytes."""
         found = dict(self._load())
-        if self._images is not None:
-            if self._images > len(found["train"]):
-                raise ValueError(f"images must be at most {len(found['train'])}, got {self._images}")
-            found["train"] = found["train"][: self._images]
-        return found if len(found["validation"]) else {**found, "validation": found["test"]}
+        most = self._most["train"]
+        if most is not None and most > len(found["train"]):
+            raise ValueError(f"images must be at most {len(found['train'])}, got {most}")
+        found = found if len(found["validation"]) else {**found, "validation": found["test"]}
+        return {split: part[: self._most[split]] for split, part in found.items()}
 
     def data(self, split: str) -> Any:
         """Tensors; for training with augmentation or a rest, a function of the seed."""
@@ -155,13 +164,13 @@ class LeNetFashion(ImageTask):
         epochs: int = 10,
         batch_size: int = 64,
         images: int | None = None,
+        evaluated: int | None = None,
         full: bool = False,
         folder: str | Path | None = None,
         validation: int = 0,
     ) -> None:
-        super().__init__(
-            functools.partial(_fashion, full, folder, validation, False), epochs=epochs, batch_size=batch_size, images=images
-        )
+        load = functools.partial(_fashion, full, folder, validation, False)
+        super().__init__(load, epochs=epochs, batch_size=batch_size, images=images, evaluated=evaluated)
 
     def network(self) -> nn.Module:
         """LeNet for grey images of 28×28."""
@@ -174,8 +183,11 @@ class ResNet8Fashion(ImageTask):
     name, about = "resnet8-fashion", __doc__ or ""
     padding, channels_last = 2, True
 
-    def __init__(self, epochs: int = 40, batch_size: int = 128, images: int | None = None) -> None:
-        super().__init__(functools.partial(_fashion, False, None, 0, True), epochs=epochs, batch_size=batch_size, images=images)
+    def __init__(
+        self, epochs: int = 40, batch_size: int = 128, images: int | None = None, evaluated: int | None = None
+    ) -> None:
+        load = functools.partial(_fashion, False, None, 0, True)
+        super().__init__(load, epochs=epochs, batch_size=batch_size, images=images, evaluated=evaluated)
 
     def network(self) -> nn.Module:
         """ResNet-8 of 8, 16 and 32 channels."""
