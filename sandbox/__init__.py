@@ -19,23 +19,27 @@ _HOMES = {
     "ablate": "sandbox.ablation",
     "Optimizer": "sandbox.optimizer",
     "Task": "sandbox.tasks",
-    "compare": "sandbox.comparison",
-    "inspect": "sandbox.inspection",
+    "Outside": "sandbox.experiments.outside",
+    "compare": "sandbox.experiments.compare",
+    "inspect": "sandbox.experiments.inspect",
+    "sweep": "sandbox.experiments.sweep",
 }
 _MODULES = (
-    *("ablation", "blocks", "curvature", "ensemble", "hessian", "kernel"),
-    *("lookup", "probes", "recipe", "schedules", "scope", "study", "sweep", "tasks"),
+    *("ablation", "blocks", "curvature", "ensemble", "experiments", "hessian", "kernel"),
+    *("lookup", "probes", "recipe", "schedules", "scope", "tasks"),
 )
 
 if TYPE_CHECKING:
     from sandbox.ablation import ablate
-    from sandbox.comparison import compare
-    from sandbox.inspection import inspect
+    from sandbox.experiments.compare import compare
+    from sandbox.experiments.inspect import inspect
+    from sandbox.experiments.outside import Outside
+    from sandbox.experiments.sweep import sweep
     from sandbox.optimizer import Optimizer
     from sandbox.recipe import Recipe
     from sandbox.tasks import Task
 
-__all__ = ["Optimizer", "Recipe", "Task", "ablate", "compare", "inspect"]
+__all__ = ["Optimizer", "Outside", "Recipe", "Task", "ablate", "compare", "inspect", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,9 @@
 """What recipes say of the Hessian, against the Hessian."""
 
+import re
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import polars as pl
@@ -15,9 +15,9 @@ import variants
 from sandbox import curvature, probes, tasks
 from sandbox.backends.eager import Eager
 from sandbox.blocks import Curvature, block
-from sandbox.inspection import inspect, sample_steps
+from sandbox.experiments import inspect_report
+from sandbox.experiments.inspect import inspect, sample_steps
 from sandbox.probes import EVERYTHING
-from sandbox.study import inspection_report
 
 
 @pytest.mark.parametrize(("name", "least"), [("apollo", 0.99), ("no-stepsize-correction", 0.95)])
@@ -73,7 +73,7 @@ def test_truth_estimate_and_files(tmp_path):
     assert apollo.value("correlation") == pytest.approx(r, rel=1e-10)
     assert result["adamw"].pairs == {}
     assert result["adamw"].value("newton_cosine") is not None
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(inspection_report.FILES)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(inspect_report.FILES)
     assert pl.read_parquet(tmp_path / "probes.parquet").equals(result.frame)
     kept = pl.read_parquet(tmp_path / "diagonal.parquet").filter(pl.col("variant") == "apollo")
     np.testing.assert_array_equal(kept["truth"], whole)
@@ -130,7 +130,7 @@ def test_values_by_step_and_means():
 
 
 def test_labels_and_scales_of_estimates():
-    shown = {name: inspection_report.estimates(variants.get(name)) for name in variants.names()}
+    shown = {name: inspect_report.estimates(variants.get(name)) for name in variants.names()}
     assert shown["apollo"] == shown["scale-invariant"] == "B/η"
     assert shown["no-stepsize-correction"] == "B"
     assert shown["hessian-ema"] == "B̄/η"
@@ -197,7 +197,8 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
 
 
 def test_ctrl_c_in_a_shell(tmp_path):
-    command = [sys.executable, "-m", "sandbox", "curvature", "apollo", "sgd", "--samples", "400", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "sandbox", "curvature", "apollo", "sgd", "--samples", "100", "--out", str(tmp_path)]
+    command += ["--task", "logistic-breast-cancer", "--steps", "100000"]
 
     def heard():  # a shell's background jobs ignore the interrupt, and so would what they start
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -205,8 +206,9 @@ def test_ctrl_c_in_a_shell(tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, preexec_fn=heard, **pipes) as process:
         try:
-            process.stderr.readline()  # the first line of progress: it has begun
-            time.sleep(1.0)
+            for line in process.stderr:  # it says how far it is
+                if re.search(r": [1-9]", line):
+                    break
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
         finally:

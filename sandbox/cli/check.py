@@ -157,7 +157,7 @@ class Check:
         return 1 if report.news else 0
 
     def _write(self, stem: str, text: str, figure: Any) -> None:
-        from sandbox.study.store import atomically
+        from sandbox.experiments.store import atomically
 
         with atomically(self.out / f"{stem}.json") as path:
             path.write_text(text + "\n")

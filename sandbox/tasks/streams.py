@@ -52,6 +52,14 @@ class Generators:
             torch.manual_seed(start)
             self._states = _states()
 
+    def mark(self) -> Any:
+        """Where the stream stands, inside a `with`."""
+        return _states()
+
+    def back_to(self, mark: Any) -> None:
+        """Goes on from a `mark`, inside a `with`."""
+        _set(mark)
+
     def __enter__(self) -> Generators:
         self._outer.append(_states())
         _set(self._states)

@@ -36,7 +36,6 @@ under a name in `sandbox.tasks` also has `metric` and `higher_is_better` as clas
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import math
@@ -50,6 +49,7 @@ from torch.utils import _pytree as pytree
 
 from sandbox import suggest
 from sandbox.tasks import data
+from sandbox.tasks.network import Frame, handed_out, untouched
 from sandbox.tasks.streams import Generators
 
 Params = dict[str, Tensor]
@@ -129,7 +129,7 @@ class Task:
         if not callable(given.get("model", callable)):
             raise TypeError(f"model must be a function that makes a Module, or a Module, got a {type(model).__name__}")
         if isinstance(model, nn.Module):
-            given["model"] = functools.partial(_given, model)
+            given["model"] = functools.partial(handed_out, model)
         splits = {split: given.pop(split) for split in SPLITS if split in given}
         if splits:
             self._given = {"test": splits.get("validation"), **splits}
@@ -269,51 +269,10 @@ class Task:
         return functional_call(frame, {f"model.{name}": p for name, p in params.items()}, (function, batch))
 
     @functools.cached_property
-    def _frame(self) -> _Frame:
-        return _Frame(self.start(0))
+    def _frame(self) -> Frame:
+        return Frame(self.start(0))
 
     def __getstate__(self) -> dict[str, Any]:
-        lazy = ("_frame", "_sample")
+        """What it was given, and not what it has made of that."""
+        lazy = {"_frame", "_sample", "_sources", "epoch"} | ({"steps"} if self.epochs is not None else set())
         return {name: value for name, value in self.__dict__.items() if name not in lazy}
-
-
-class _Frame(nn.Module):
-    """A network around which functions are called, so that functional_call reaches its parameters."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, function: Callable[[Any, Any], Any], batch: Any) -> Any:
-        return function(self.model, batch)
-
-
-def _given(model: nn.Module) -> nn.Module:
-    return model
-
-
-@contextlib.contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards modes and buffers are what they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, b, b.clone()) for module in model.modules() for name, b in module._buffers.items() if b is not None
-    ]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for module, name, buffer, value in buffers:
-            buffer.data = value  # also where a forward pass has put another tensor in its place
-            module._buffers[name] = buffer
-
-
-def no_decay(model: nn.Module, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-    """Two parameter groups: matrices and kernels, and the vectors (biases, norms), the latter with `weight_decay`."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    decayed = [(name, p) for name, p in named if p.ndim >= 2]
-    rest = [(name, p) for name, p in named if p.ndim < 2]
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": weight_decay}]
-    return [group for group in groups if group["params"]]

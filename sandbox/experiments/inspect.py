@@ -23,11 +23,11 @@ import polars as pl
 from torch import Tensor
 
 from sandbox import backends, curvature, lookup, suggest, tasks
+from sandbox.experiments.run import threads
 from sandbox.optimizer import Optimizer
 from sandbox.probes import EVERYTHING, View, Watch
 from sandbox.probes.measures import ALL, Probe
 from sandbox.recipe import Recipe
-from sandbox.study.run import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,33 +109,33 @@ class Inspection:
 
     def scatter(self) -> Figure:
         """|estimate| against |diag H|, a row a recipe and a column a tensor."""
-        from sandbox.study import inspection_report
+        from sandbox.experiments import inspect_report
 
-        return inspection_report.scatter(self)
+        return inspect_report.scatter(self)
 
     def correlations(self) -> Figure:
         """Agreement of |estimate| and |diag H| over the steps."""
-        from sandbox.study import inspection_report
+        from sandbox.experiments import inspect_report
 
-        return inspection_report.correlations(self)
+        return inspect_report.correlations(self)
 
     def floors(self) -> Figure:
         """Floor occupancy and violations of the condition that D/η grows, over the steps."""
-        from sandbox.study import inspection_report
+        from sandbox.experiments import inspect_report
 
-        return inspection_report.floors(self)
+        return inspect_report.floors(self)
 
     def __str__(self) -> str:
-        from sandbox.study import inspection_report
+        from sandbox.experiments import inspect_report
 
-        return inspection_report.text(self)
+        return inspect_report.text(self)
 
     __repr__ = __str__
 
     def _repr_markdown_(self) -> str:
-        from sandbox.study import inspection_report
+        from sandbox.experiments import inspect_report
 
-        return inspection_report.markdown(self)
+        return inspect_report.markdown(self)
 
 
 class _Keep:
@@ -232,7 +232,7 @@ def inspect(
         keep = _Keep()
         stops = set(sample_steps(steps, samples))
         watches = Watch(OFTEN, every=max(1, steps // 50)), Watch([*SELDOM, *probes, keep], at=stops, truth=truth)
-        with one_thread():
+        with threads():
             one = _train(made, recipe, steps, stops, lr, seed, backend, watches, keep, sampled)
         inspected.append(one)
         done += samples
@@ -244,9 +244,9 @@ def inspect(
     folder = None if out is None else Path(out)
     result = Inspection(made, steps, samples, seed, method, number, rows, inspected, folder, interrupted)
     if folder is not None:
-        from sandbox.study import inspection_report
+        from sandbox.experiments import inspect_report
 
-        inspection_report.write(result, folder)
+        inspect_report.write(result, folder)
     return result
 
 

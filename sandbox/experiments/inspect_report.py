@@ -9,14 +9,15 @@ import numpy as np
 import polars as pl
 
 from sandbox.blocks import NoAveraging
+from sandbox.experiments.figures import literal, look
+from sandbox.experiments.store import atomically
+from sandbox.experiments.tables import Table
 from sandbox.probes import EVERYTHING
-from sandbox.study.report import Table, _look
-from sandbox.study.store import atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sandbox.inspection import Inspected, Inspection
+    from sandbox.experiments.inspect import Inspected, Inspection
     from sandbox.recipe import Recipe
 
 # what lies on the floor, and what does not: told apart by colour, shape and fill
@@ -60,7 +61,7 @@ def _row(one: Inspected) -> list[str]:
 
 def notes(result: Inspection) -> list[str]:
     """What a reader must know to read the table."""
-    from sandbox.inspection import sample_steps
+    from sandbox.experiments.inspect import sample_steps
 
     how = "exact" if result.method == "exact" else f"by Hutchinson's estimator, {result.num_vectors} vectors"
     rows = f"all {result.rows:,} rows of the training split" if result.rows > 1 else "the task without its noise"
@@ -156,7 +157,7 @@ def scatter(result: Inspection) -> Figure:
     for row, one in zip(axes, shown, strict=False):
         for ax, tensor in zip(row, columns, strict=True):
             _cloud(ax, one, tensor)
-        row[0].set_ylabel(f"{one.recipe.name}\n|{estimates(one.recipe)}| (loss/θ²)", fontsize=8)
+        row[0].set_ylabel(f"{literal(one.recipe.name)}\n|{estimates(one.recipe)}| (loss/θ²)", fontsize=8)
     for ax, tensor in zip(axes[0], columns, strict=True):
         ax.set_title(tensor, fontsize=9)
     for ax in axes[-1]:
@@ -179,9 +180,9 @@ def _cloud(ax: Any, one: Inspected, tensor: str) -> None:
     drawn = (x > SMALLEST * x.max()) & (y > 0) & np.isfinite(y)
     floor = np.zeros(len(x), dtype=bool) if pair.floor is None else pair.floor.bool().numpy()
     name = "no floor" if pair.floor is None else "above the floor"
-    for mask, look, label in ((floor, FLOOR, "on the floor"), (~floor, ABOVE if pair.floor is not None else FREE, name)):
+    for mask, style, label in ((floor, FLOOR, "on the floor"), (~floor, ABOVE if pair.floor is not None else FREE, name)):
         if (mask & drawn).any():
-            ax.scatter(x[mask & drawn], y[mask & drawn], s=6, label=label, rasterized=True, **look)
+            ax.scatter(x[mask & drawn], y[mask & drawn], s=6, label=label, rasterized=True, **style)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.xaxis.set_minor_formatter("")
@@ -213,7 +214,7 @@ def _over_steps(result: Inspection, panels: list[tuple[str, str, float]]) -> Fig
             rows = one.frame.filter((pl.col("probe") == probe) & (pl.col("tensor") == EVERYTHING)).sort("step")
             if len(rows):
                 values = [factor * v for v in rows["value"]]
-                ax.plot(rows["step"].to_list(), values, **_look(i), markersize=3.5, label=one.recipe.name)
+                ax.plot(rows["step"].to_list(), values, **look(i), markersize=3.5, label=literal(one.recipe.name))
         ax.set_xlabel("step (updates)")
         ax.set_ylabel(label)
         if ax.lines:

@@ -1,9 +1,9 @@
 """A grid over any numbers of a recipe: `sandbox.ensemble` runs it, a heat map shows it, Parquet keeps it.
 
-found = sandbox.sweep.sweep("apollo", "logistic-breast-cancer",
+found = sandbox.sweep("apollo", "logistic-breast-cancer",
                             {"lr": numpy.geomspace(1e-4, 1, 64), "rectifier.sigma": numpy.geomspace(1e-4, 1, 64)})
 found.frame                # a row a member
-found.plot(axes)
+found.plot()
 """
 
 from __future__ import annotations
@@ -14,23 +14,29 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from sandbox import ensemble, lookup, suggest, tasks
+from sandbox import ensemble, lookup, suggest
+from sandbox.experiments import identity, manifest, tables
+from sandbox.experiments.figures import figure, literal
+from sandbox.experiments.methods import Ours
+from sandbox.experiments.run import threads
+from sandbox.experiments.store import atomically, locked
 from sandbox.memory import whole
 from sandbox.recipe import Recipe
-from sandbox.study import identity
-from sandbox.study.run import one_thread
-from sandbox.study.store import atomically, locked, read_manifest, write_manifest
+from sandbox.tasks import Task, get
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BLOCK = 1024  # members between two writes to disk
 MEASURES = ("train_loss", "validation_loss", "validation_metric", "floor_occupancy")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Sweep:
     """The outcome.  frame: a row a member: the varied numbers, seed, MEASURES at the end, "diverged" (the first step at which
     loss or gradient was not finite, the last where only train_loss after it is not, 0 where none).
@@ -38,7 +44,7 @@ class Sweep:
     """
 
     recipe: Recipe
-    task: tasks.Task
+    task: Task
     vary: dict[str, list[float]]
     steps: int
     frame: pl.DataFrame
@@ -60,8 +66,36 @@ class Sweep:
         numbers = {name: row[i] for (name, row), i in zip(self.vary.items(), place, strict=True)}
         return {**numbers, "train_loss": float(values[place])}
 
-    def plot(self, axes: Any, measure: str = "train_loss") -> None:
-        """Curves for one varied number, a heat map for two.  Raises ValueError for more."""
+    def plot(self, measure: str = "train_loss") -> Figure:
+        """A curve for one varied number, a heat map for two.  Raises ValueError for more."""
+        made = figure(6.4, 4.8)
+        self.draw(made.subplots(), measure)
+        return made
+
+    def save(self, folder: str | Path) -> None:
+        """sweep.parquet, and sweep.png for one or two numbers, in another folder."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with atomically(Path(folder) / "sweep.parquet") as path:
+            self.frame.write_parquet(path)
+        if len(self.vary) <= 2:
+            _save(self, Path(folder))
+
+    def table(self) -> tables.Table:
+        """The best numbers, as heads and rows."""
+        rows = [[name, f"{value:.6g}"] for name, value in self.best().items()]
+        rows += [["members", str(len(self.frame))], ["diverged", str(int((self.frame["diverged"] > 0).sum()))]]
+        return ["best", f"of {self.recipe.name} on {self.task.name}, {self.steps} steps"], rows
+
+    def __str__(self) -> str:
+        return tables.text([self.table()], [])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return tables.html([self.table()], [])
+
+    def draw(self, axes: Any, measure: str = "train_loss") -> None:
+        """The same on given axes."""
         if len(self.vary) == 1:
             _curve(self, axes, measure)
         elif len(self.vary) == 2:
@@ -99,7 +133,7 @@ def values_of(text: str) -> tuple[str, list[float]]:
 
 def sweep(
     recipe: str | Recipe,
-    task: str | tasks.Task,
+    task: str | Task,
     vary: Mapping[str, Sequence[float]],
     *,
     seeds: int = 1,
@@ -109,6 +143,7 @@ def sweep(
     compiled: bool = False,
     memory: int = 1 << 30,
     out: str | Path | None = None,
+    reuse: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
     """Trains the recipe with every combination of the varied numbers.
@@ -119,7 +154,7 @@ def sweep(
     Raises ValueError for unknown names, for numbers out of their range, and for a folder with a sweep of other settings or the
     results of `sandbox.compare`.
     """
-    base, made = lookup.recipe(recipe), tasks.get(task)
+    base, made = lookup.recipe(recipe), get(task)
     numbers = {name: [float(v) for v in values] for name, values in vary.items()}
     known = base.hyperparameters()
     for name in numbers:
@@ -132,7 +167,7 @@ def sweep(
     steps = made.steps if steps is None else steps
     facts = {
         "recipe": base.to_toml(), "task": made.name, "vary": numbers, "seeds": seeds, "steps": steps, "warmup": warmup,
-        "schedule": schedule, "task_identity": identity.task(made), "code": identity.code(base, made),
+        "schedule": schedule, "code": identity.of([identity.package(), Ours(base).parts(), made], reuse),
     }  # fmt: skip
     recipes = [dataclasses.replace(base.with_hyperparameters(c), name=base.name) for c in combinations]
     kept = _Kept(Path(out), facts) if out is not None else None
@@ -148,7 +183,7 @@ def sweep(
             if progress:
                 progress(before + now, total * steps)
 
-        with one_thread():
+        with threads():
             found = ensemble.run(
                 recipes[start : start + size], made, seeds=seeds, steps=steps, warmup=warmup, schedule=schedule, evaluations=1,
                 compiled=compiled, memory=memory, progress=advance,
@@ -176,7 +211,7 @@ class _Kept:
 
     def _check(self) -> None:
         """Raises ValueError where there are members of other settings: they would be lost."""
-        there = read_manifest(self.folder, "sweep")
+        there = manifest.read(self.folder, "sweep")
         if not self.rows.exists():
             return
         other = ["it has no manifest.json"] if there is None else _differences(there, self.facts)
@@ -197,7 +232,7 @@ class _Kept:
         """All members so far."""
         with locked(self.folder):
             self._check()  # another sweep may have begun here
-            write_manifest(self.folder / "manifest.json", self.facts)  # first: there are never rows without it
+            manifest.write(self.folder, self.facts)  # first: there are never rows without it
             with atomically(self.rows) as temporary:
                 pl.concat(frames).write_parquet(temporary)
 
@@ -218,12 +253,10 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def _save(found: Sweep, folder: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained", dpi=150)
-    found.plot(figure.subplots())
+    drawn = figure(6.4, 4.8)
+    found.draw(drawn.subplots())
     with atomically(folder / "sweep.png") as path:
-        figure.savefig(path, format="png")
+        drawn.savefig(path, format="png")
 
 
 def _label(name: str) -> str:
@@ -255,7 +288,7 @@ def _curve(found: Sweep, axes: Any, measure: str) -> None:
         axes.set_yscale("log")
     axes.set_xlabel(_label(name))
     axes.set_ylabel(f"{measure.replace('_', ' ')} after {found.steps} steps")
-    axes.set_title(f"{found.recipe.name} on {found.task.name}" + (" (grey: diverged)" if not finite.all() else ""))
+    axes.set_title(literal(f"{found.recipe.name} on {found.task.name}") + (" (grey: diverged)" if not finite.all() else ""))
 
 
 def _map(found: Sweep, axes: Any, measure: str) -> None:
@@ -282,4 +315,4 @@ def _map(found: Sweep, axes: Any, measure: str) -> None:
     axes.set_ylabel(_label(y_name))
     axes.figure.colorbar(mesh, ax=axes, label=f"{measure.replace('_', ' ')} after {found.steps} steps", extend="max")
     lost = values.mask.any() if np.ma.is_masked(values) else False
-    axes.set_title(f"{found.recipe.name} on {found.task.name}" + (" (grey: diverged)" if lost else ""), fontsize=10)
+    axes.set_title(literal(f"{found.recipe.name} on {found.task.name}") + (" (grey: diverged)" if lost else ""), fontsize=10)

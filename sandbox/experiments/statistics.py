@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 # Fewer pairs than this cannot reach p < 0.05 in a two-sided sign-flip test (2/2⁵ = 0.0625): the result is exploratory.
 ENOUGH_SEEDS = 6
@@ -21,6 +21,7 @@ class Difference:
     high: float | None
     p: float
     pairs: int
+    spread: float = 0.0  # standard deviation of the differences
 
 
 def paired(values: Sequence[float], base: Sequence[float]) -> Difference:
@@ -40,7 +41,7 @@ def paired(values: Sequence[float], base: Sequence[float]) -> Difference:
     if not np.isfinite(d).all():
         return Difference(None, None, None, sign_flip(np.sign(d) * stats.rankdata(np.abs(d))), len(d))
     low, high = interval(d)
-    return Difference(float(d.mean()), low, high, sign_flip(d), len(d))
+    return Difference(float(d.mean()), low, high, sign_flip(d), len(d), float(d.std(ddof=1)) if len(d) > 1 else np.inf)
 
 
 def interval(d: np.ndarray, level: float = 0.95) -> tuple[float, float]:
@@ -81,3 +82,21 @@ def holm(p: Sequence[float]) -> list[float]:
         running = max(running, min(1.0, (len(p) - rank) * p[index]))
         adjusted[index] = running
     return adjusted.tolist()
+
+
+def smallest_found(spread: float, n: int, power: float = 0.8, level: float = 0.05) -> float:
+    """The smallest true mean difference that n pairs find with the given power, in a two-sided t-test at `level`.
+
+    spread: standard deviation σ of the paired differences, taken as normal.  With T = (Z + δ√n/σ)/V, Z standard normal and
+    (n-1)V² chi-squared, solves P(|T| > t_{1-level/2}) = power for δ (Cohen 1988).  Infinite for n < 2, 0 without spread.
+    """
+    if n < 2:
+        return np.inf
+    # V at the midpoints of 10,000 equal probabilities
+    V = np.sqrt(stats.chi2.ppf((np.arange(10_000) + 0.5) / 10_000, n - 1) / (n - 1))
+    far = stats.t.ppf(1 - level / 2, n - 1) * V
+
+    def lacking(shift: float) -> float:
+        return float(np.mean(stats.norm.sf(far - shift) + stats.norm.cdf(-far - shift))) - power
+
+    return float(optimize.brentq(lacking, 0.0, 1e4)) * spread / np.sqrt(n)
