@@ -27,7 +27,7 @@ STUDY = Study(
     key="F12",
     name="components",
     question="Which parts of Apollo matter?",
-    claims=(8, 9, 10, 11, 12, 13),
+    claims=(9, 11),
     note="Digits has 359 test images, so the measure is training loss. Each arm chooses among seven rates by validation loss.",
     tiers={
         "smoke": [Part(name="digits-mlp", task="digits-mlp", arms=components(6), seeds=2, steps=40, evaluations=1)],
