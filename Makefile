@@ -1,15 +1,18 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.  Both install into .venv by themselves.
+# Two commands do everything on a fresh machine: `make demo` and `make test`.  What they need is installed into .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-NBMAKE := $(BIN)/python -m pytest --nbmake --nbmake-kernel=python3 --nbmake-timeout=300
+# A worker for each core; each takes over tests that another has not begun.  The notebooks, which take longest, come first.
+PYTEST := $(BIN)/python -m pytest -n logical --dist worksteal --nbmake --nbmake-kernel=python3 --nbmake-timeout=-1 notebooks tests
+FILES := $(filter-out %/__init__.py %/__main__.py,$(wildcard sandbox/*.py variants/*.py)) $(wildcard sandbox/*/__init__.py)
+MODULES := sandbox variants theory_checks $(subst /,.,$(patsubst %.py,%,$(subst /__init__,,$(FILES))))
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all notebooks bench bench-gpu lint help clean
+.PHONY: demo test test-all notebooks docs bench bench-gpu lint help clean
 
-help:  ## what there is
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(STAMP): pyproject.toml constraints.txt
@@ -18,35 +21,37 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## compare Apollo, ablations and peers on real data, then check a theorem, in a few minutes
+demo: $(STAMP)  ## compare Apollo, ablations and peers on real data, then refute a theorem, in a few minutes
 	$(BIN)/apollo-sandbox show apollo
 	$(BIN)/apollo-sandbox compare apollo scale-invariant hessian-ema adamw sgd --task digits-mlp --out results/demo
 	$(BIN)/apollo-sandbox check counterexamples
 
-test: $(STAMP) lint  ## all tests but the long ones, and the notebooks from top to bottom
-	$(BIN)/python -m pytest -m "not slow"
-	$(NBMAKE) notebooks
+test: $(STAMP) lint  ## ruff, mypy, all tests but the long ones, and the notebooks
+	$(PYTEST) -m "not slow"
 
-test-all: $(STAMP) lint  ## the long ones too
+test-all: $(STAMP) lint  ## the long tests too
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[theory]'
-	$(BIN)/python -m pytest
-	$(NBMAKE) notebooks
+	$(PYTEST)
 
-notebooks: $(STAMP)  ## run the notebooks and keep their outputs
+notebooks: $(STAMP)  ## run the notebooks and save their outputs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[notebooks]'
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
 
-bench: $(STAMP)  ## speed and memory on the CPU, against torch and published peers; the table is kept in tests/benchmarks/results
+bench: $(STAMP)  ## speed and memory on the CPU against torch and published peers; results go to tests/benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=tests/benchmarks/results/cpu.json -W ignore
 
 bench-gpu: $(STAMP)  ## checks and speed on a GPU, about eight minutes
 	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m tests.benchmarks.gpu
 
+docs: $(STAMP)  ## the API reference, with equations, in build/docs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m pdoc --math --docformat markdown -o build/docs $(MODULES)
+
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-clean:  ## remove what was installed and computed
+clean:  ## remove everything that was installed or computed
 	rm -rf $(VENV) results build *.egg-info

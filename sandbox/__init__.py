@@ -20,17 +20,21 @@ _HOMES = {
     "Optimizer": "sandbox.optimizer",
     "Task": "sandbox.tasks",
     "Outside": "sandbox.experiments.outside",
+    "export": "sandbox.backends.exported",
+    "script": "sandbox.backends.scripted",
     "compare": "sandbox.experiments.compare",
     "inspect": "sandbox.experiments.inspect",
     "sweep": "sandbox.experiments.sweep",
 }
 _MODULES = (
-    *("ablation", "blocks", "curvature", "ensemble", "experiments", "hessian", "kernel"),
+    *("ablation", "backends", "blocks", "curvature", "ensemble", "experiments", "forms", "hessian", "kernel"),
     *("lookup", "probes", "recipe", "schedules", "scope", "tasks"),
 )
 
 if TYPE_CHECKING:
     from sandbox.ablation import ablate
+    from sandbox.backends.exported import export
+    from sandbox.backends.scripted import script
     from sandbox.experiments.compare import compare
     from sandbox.experiments.inspect import inspect
     from sandbox.experiments.outside import Outside
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
     from sandbox.recipe import Recipe
     from sandbox.tasks import Task
 
-__all__ = ["Optimizer", "Outside", "Recipe", "Task", "ablate", "compare", "inspect", "sweep"]
+__all__ = ["Optimizer", "Outside", "Recipe", "Task", "ablate", "compare", "export", "inspect", "script", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

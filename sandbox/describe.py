@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks import Block, NoAveraging
-from sandbox.blocks.base import is_number, show
-
-if TYPE_CHECKING:
-    from sandbox.recipe import Recipe
+from sandbox.blocks import Block
+from sandbox.blocks.number import is_number, show
 
 # field name -> symbol in text, symbol in LaTeX
 SYMBOLS = {
@@ -35,7 +32,7 @@ SYMBOLS = {
 }
 
 
-def numbers(owner: Any, latex: bool = False) -> list[str]:
+def hyperparameters(owner: Any, latex: bool = False) -> list[str]:
     """ "β = 0.9" for every number of a block and of the blocks inside it."""
     found = []
     for field in dataclasses.fields(owner):
@@ -44,7 +41,7 @@ def numbers(owner: Any, latex: bool = False) -> list[str]:
             symbol = SYMBOLS.get(field.name, (field.name, rf"\mathrm{{{field.name}}}".replace("_", r"\_")))[latex]
             found.append(f"{symbol} = {_latex_number(value) if latex else show(value)}")
         elif isinstance(value, Block):
-            found += numbers(value, latex)
+            found += hyperparameters(value, latex)
     return found
 
 
@@ -61,61 +58,35 @@ def _escape(text: str) -> str:
     return re.sub(r"([_#%&$])", r"\\\1", text)
 
 
-def lines(recipe: Recipe) -> list[tuple[str, str, Block]]:
-    """(slot, equation, block) of what does something, in the order of a step."""
-    rows = []
-    for path, block in recipe.blocks():
-        slot = path.split(".")[0]
-        if not isinstance(block, NoAveraging):
-            rows.append((slot, _in_slot(slot, block, block.text or _summary(block)), block))
-    return rows
-
-
-def _summary(block: Block) -> str:
-    """The first line of a block's docstring, for one that gives no equation."""
-    return ((block.__doc__ or "").strip() or type(block).__name__).splitlines()[0]
-
-
-def _in_slot(slot: str, block: Block, equation: str) -> str:
-    """A moment's equation speaks of m and g; where it averages the curvature these are B̄ and B."""
-    if slot != "averaging" or "moment" not in block.slots:
-        return equation
-    return equation.replace("m_", r"\bar B_").replace("g_", "B_").replace(" g", " B").replace("m ", "B̄ ")
-
-
-def text(recipe: Recipe) -> str:
-    """The algorithm, a line a slot, with its numbers at the right."""
-    stored = "d stored" if recipe.stores_direction else "d computed again from it" if recipe.uses_direction else "d not needed"
+def text(recipe: Any) -> str:
+    """The algorithm of a `Recipe`, a line a slot, with its hyperparameters at the right."""
+    stored = "d stored" if recipe.stores_direction else "d recomputed from it" if recipe.uses_direction else "d not needed"
     head = f"{recipe.name}: {recipe.state_words} words of state a parameter ({stored}), scope {recipe.scope}"
     rows = [("", "g = ∇f(θ)", "t = 1, 2, …")]
-    rows += [(slot, equation, ", ".join(numbers(block))) for slot, equation, block in lines(recipe)]
-    rows[-1] = (rows[-1][0], rows[-1][1], ", ".join(filter(None, [f"η = {show(recipe.lr)}", rows[-1][2]])))
-    width = max(len(_bare(equation)) for _, equation, _ in rows)
-    body = []
-    for slot, equation, values in rows:
-        padding = " " * (width - len(_bare(equation)))
-        line = _plain_average(f"  {slot:<11} {equation}{padding}   {values}", recipe)
-        body.append(line.rstrip())
-    return "\n".join([head, *body])
+    for path, block in recipe.blocks():
+        slot = path.split(".")[0]
+        rows.append((slot, block.written(slot), ", ".join(hyperparameters(block))))
+    slot, equation, values = rows[-1]
+    rows[-1] = slot, equation, ", ".join(filter(None, [f"η = {show(recipe.lr)}", values]))
+    width = max(_width(equation) for _, equation, _ in rows)
+    lines = [
+        f"  {slot:<11} {equation}{' ' * (width - _width(equation))}   {values}".rstrip() for slot, equation, values in rows
+    ]
+    return "\n".join([head, *lines])
 
 
-def _bare(equation: str) -> str:
-    return equation.replace("\u0304", "")  # a combining bar takes no room
+def _width(equation: str) -> int:
+    return len(equation.replace("\u0304", ""))  # a combining bar takes no room
 
 
-def _plain_average(line: str, recipe: Recipe) -> str:
-    return line.replace("B̄ ", "B  ").replace("B̄", "B") if isinstance(recipe.averaging, NoAveraging) else line
-
-
-def markdown(recipe: Recipe) -> str:
+def markdown(recipe: Any) -> str:
     """The algorithm as LaTeX, for notebooks."""
     rows = [r"g_t &= \nabla f(\theta_{t-1})"]
-    for slot, equation, block in lines(recipe):
-        shown = _in_slot(slot, block, block.latex or rf"\text{{{_escape(equation)}}}")
-        if isinstance(recipe.averaging, NoAveraging):
-            shown = shown.replace(r"\bar B", "B")
-        values = ",\\; ".join(numbers(block, latex=True))
-        rows.append(f"&{shown}" + (rf" &&\quad {values}" if values else ""))
+    for path, block in recipe.blocks():
+        slot = path.split(".")[0]
+        equation = block.written(slot, latex=True) or rf"\text{{{_escape(block.written(slot))}}}"
+        values = ",\\; ".join(hyperparameters(block, latex=True))
+        rows.append(f"&{equation}" + (rf" &&\quad {values}" if values else ""))
     rows.append(rf"&\eta = {_latex_number(recipe.lr)}")
     body = " \\\\\n".join(rows)
     head = f"**{recipe.name}** ({recipe.state_words} words of state a parameter, scope {recipe.scope})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +13,12 @@ HOW = (
     "graph: no backward() inside, no .item() or .detach() on the result; step() takes gradients and Hessian-vector products "
     "from it and sets p.grad itself"
 )
+
+
+def generator(seed: int, draw: int) -> torch.Generator:
+    """The generator of a draw (from 0): a stream for each pair, so that a run resumes by its count alone."""
+    digest = hashlib.blake2b(f"{seed}/{draw}".encode(), digest_size=4).digest()  # torch's generator takes 32 bits of a seed
+    return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "little"))
 
 
 def rademacher(like: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -1,26 +1,30 @@
 """One step of a recipe on one leaf: the slots in their order, nothing else.  Every backend runs this function.
 
 A leaf is whatever the reductions `tensor` and `scope` know how to sum: one tensor, several joined ones, an arena.
-`prepare` does on the host, once a step and in float64, what depends only on t and numbers.
+`evaluate` does on the host, once a step and in float64, what depends only on t and on hyperparameters.
+
+The previous direction d_{t-1} is not stored where it can be computed again from the state.  The hyperparameters with which it
+was made may have changed since, so they are part of the state: `last`, a number each, written by the step that made it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from sandbox import parts
 from sandbox.blocks import Block, Flow
-from sandbox.blocks.base import is_number, spread, where
+from sandbox.blocks.base import spread
+from sandbox.blocks.number import where
+from sandbox.composition import Composition
 from sandbox.scope import Over, Scope
-
-if TYPE_CHECKING:
-    from sandbox.recipe import Recipe
 
 State = Mapping[str, Tensor]
 Observer = Callable[[Flow], None]
@@ -28,42 +32,51 @@ Observer = Callable[[Flow], None]
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A recipe at step t: numbers and coefficients as 0-d tensors of the dtype in which the step computes.
+    """A recipe at step t, its functions of t and its blocks' coefficients evaluated.
 
-    recalled: the recipe with the numbers of the step before, where it computes that step's direction again; else ().
+    last: "lr" and the `recalled` hyperparameters as they were at the step before.  a: weight of the newest gradient in m.
     """
 
-    recipe: Recipe
+    recipe: Composition
     coefficients: dict[str, dict[str, Any]]
-    t: Tensor
-    lr: Tensor
-    lr_old: Tensor
-    a: Tensor
-    recalled: Recipe | tuple[()]
+    t: Any
+    lr: Any
+    last: dict[str, Any]
+    a: Any
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Prepared:
+        """All numbers as 0-d tensors, rounded once to the dtype in which a step computes."""
+        return pytree.tree_map(lambda value: torch.as_tensor(value, dtype=dtype, device=device), self)
+
+    @property
+    def applied(self) -> dict[str, Any]:
+        """What the step after this one finds in `last`."""
+        return {"lr": self.lr, **{name: parts.value_at(self.recipe, name) for name in self.recipe.recalled}}
+
+    @functools.cached_property
+    def recipe_old(self) -> Composition:
+        """The recipe with the hyperparameters of the step before, as far as they recall d."""
+        recipe = self.recipe
+        for name in recipe.recalled:
+            recipe = parts.replaced(recipe, name, self.last[name], check=False)
+        return recipe
 
 
-def prepare(
-    recipe: Recipe, t: Any, lr: Any, lr_old: Any, dtype: torch.dtype, device: torch.device, old: Recipe | None = None
-) -> Prepared:
-    """`evaluate`, rounded once to `dtype`: 0-d tensors on `device`."""
-
-    def as_tensor(value: Any) -> Tensor:
-        return torch.as_tensor(value, dtype=dtype, device=device)
-
-    return Prepared(*pytree.tree_map(as_tensor, evaluate(recipe, t, lr, lr_old, old)))
+pytree.register_pytree_node(
+    Prepared,
+    lambda p: ([p.recipe, p.coefficients, p.t, p.lr, p.last, p.a], None),
+    lambda children, _: Prepared(*children),
+    serialized_type_name="sandbox.kernel.Prepared",
+)
 
 
-def evaluate(recipe: Recipe, t: Any, lr: Any, lr_old: Any, old: Recipe | None = None) -> tuple[Any, ...]:
-    """The fields of `Prepared` in float64: functions of t and the blocks' coefficients, evaluated.
+def evaluate(recipe: Composition, t: Any, lr: Any, last: Mapping[str, Any]) -> Prepared:
+    """`recipe` at step t, in float64.
 
-    t counts from 1; t, lr and lr_old are floats or float64 tensors (0-d, or batches under vmap).
-    old: the recipe with the numbers of step t-1, where those are others than the recipe's own at t-1.
-    Raises ValueError for a function of t that leaves its number's range, and for rates of decay that `lr` does not allow.
+    t counts from 1; t, lr and the values of `last` are floats or float64 tensors (0-d, or batches under vmap).
+    Raises ValueError for a function of t that leaves its hyperparameter's range, and where the decay does not allow `lr`.
     """
-    recalled: Recipe | tuple[()] = ()  # None would be a leaf
-    if recipe.recalls_direction:
-        recalled = old or (at(recipe, where(t > 1, t - 1, t)) if recipe.has_schedules else recipe)
-    recipe = at(recipe, t) if recipe.has_schedules else recipe
+    recipe = parts.at(recipe, t) if recipe.has_schedules else recipe
     lr = recipe.lr if lr is None else lr(t) if callable(lr) else lr
     if isinstance(lr, float | int):
         if not 0 <= lr < float("inf"):
@@ -72,22 +85,8 @@ def evaluate(recipe: Recipe, t: Any, lr: Any, lr_old: Any, old: Recipe | None = 
     # by name, so that the same ones stand in the same order at every t
     coefficients = {path: dict(sorted(block.coefficients(t).items())) for path, block in recipe.blocks()}
     # before the first step there is no older rate
-    return recipe, coefficients, t, lr, where(t == 1, lr, lr_old), recipe.moment.weight(t), recalled
-
-
-def at(owner: Any, t: Any) -> Any:
-    """A recipe or block with every number that is a function of t replaced by its value."""
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(owner):
-        value = getattr(owner, field.name)
-        if is_number(field) and callable(value):
-            changes[field.name] = value(t)
-        elif isinstance(value, Block):
-            changes[field.name] = at(value, t)
-        elif isinstance(value, tuple):
-            changes[field.name] = tuple(at(v, t) if isinstance(v, Block) else v for v in value)
-    changed = {name: value for name, value in changes.items() if value is not getattr(owner, name)}
-    return dataclasses.replace(owner, **changed) if changed else owner
+    before = {name: where(t == 1, lr, last["lr"]) if name == "lr" else last[name] for name in ("lr", *recipe.recalled)}
+    return Prepared(recipe, coefficients, t, lr, before, recipe.moment.weight(t))
 
 
 def advance(
@@ -111,7 +110,7 @@ def advance(
     x = Flow(
         t=p.t,
         lr=p.lr,
-        lr_old=p.lr_old,
+        lr_old=p.last["lr"],
         theta=theta,
         g=g,
         tensor=Over(tensor, theta),
@@ -171,34 +170,35 @@ def first(path: str, block: Block, state: State) -> Tensor | None:
 
 
 def recall(p: Prepared, state: State, x: Flow) -> Tensor | None:
-    """The previous direction: stored, or computed again from the state, θ as it stands, and the numbers it was made with."""
-    if p.recipe.stores_direction:
+    """The previous direction: stored, or computed again from the state, θ as it stands and the last hyperparameters; 0 at
+    the first step."""
+    recipe = p.recipe_old
+    if recipe.stores_direction:
         return state["direction.d"]
-    recipe = p.recalled
-    if not recipe:
+    if not recipe.recalls_direction:
         return None
     u, D = read(recipe, "moment", state, x, None), rectified(recipe, state, x)
     decay = spread(recipe.decay, own("decay", recipe.decay, state), x)
-    return recipe.decay.recall(u / D, x.theta, **decay)
+    return torch.where(x.t > 1, recipe.decay.recall(u / D, x.theta, x.lr_old, **decay), 0.0)
 
 
-def read(recipe: Recipe, slot: str, state: State, x: Flow, value: Any) -> Any:
+def read(recipe: Composition, slot: str, state: State, x: Flow, value: Any) -> Any:
     """What the block in `slot` gave at the last step, from its state."""
     block = getattr(recipe, slot)
     return block.read(value, **spread(block, own(slot, block, state), x))
 
 
-def averaged(recipe: Recipe, state: State, x: Flow) -> Any:
+def averaged(recipe: Composition, state: State, x: Flow) -> Any:
     """B̄ of the last step, from the state."""
     return read(recipe, "averaging", state, x, read(recipe, "curvature", state, x, None))
 
 
-def rectified(recipe: Recipe, state: State, x: Flow) -> Any:
+def rectified(recipe: Composition, state: State, x: Flow) -> Any:
     """D of the last step, from the state."""
     return read(recipe, "rectifier", state, x, averaged(recipe, state, x))
 
 
-def on_floor(recipe: Recipe, state: State, x: Flow) -> Tensor | None:
+def on_floor(recipe: Composition, state: State, x: Flow) -> Tensor | None:
     """Mask of the coordinates whose D was the rectifier's floor at the last step; None where it has no floor."""
     rectifier = spread(recipe.rectifier, own("rectifier", recipe.rectifier, state), x)
     return recipe.rectifier.on_floor(averaged(recipe, state, x), **rectifier)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sandbox import blocks
 from sandbox.blocks import Block
-from sandbox.blocks.base import is_number, show
+from sandbox.blocks.number import is_function, is_number, show
 
 SLOTS = ("gradient", "moment", "curvature", "averaging", "rectifier", "decay", "projection")
 
@@ -35,11 +35,6 @@ def structure(value: Any) -> str:
     inside = ", ".join(f"{f.name}={structure(getattr(value, f.name))}" for f in fields)
     home = "" if type(value).__module__.startswith("sandbox.blocks") else f"{type(value).__module__}:"
     return f"{home}{type(value).__name__}({inside})"
-
-
-def is_function(value: Any) -> bool:
-    """Whether a number is given as a function of t, be it a Schedule."""
-    return callable(value) and not isinstance(value, Tensor)
 
 
 def plain_function(value: Any) -> bool:
@@ -69,14 +64,49 @@ def places(path: str, block: Block) -> list[str]:
     return found
 
 
-def replaced(owner: Any, path: list[str], value: Any) -> Any:
-    """`owner` with the field at `path` replaced."""
-    if not path:
-        return value
-    head, *rest = path
+def own_places(path: str, block: Block) -> list[str]:
+    """The dotted names of a block's hyperparameters and of those of the blocks inside it; a Schedule counts as one value."""
+    found = []
+    for field in dataclasses.fields(block):  # type: ignore[arg-type]
+        inner, name = getattr(block, field.name), f"{path}.{field.name}"
+        found += [name] if is_number(field) else own_places(name, inner) if isinstance(inner, Block) else []
+    return found
+
+
+def value_at(owner: Any, name: str) -> Any:
+    """The value of the field with this dotted name."""
+    for part in name.split("."):
+        owner = owner[int(part)] if isinstance(owner, tuple) else getattr(owner, part)
+    return owner
+
+
+def replaced(owner: Any, name: str, value: Any, *, check: bool = True) -> Any:
+    """`owner` with the field of this dotted name replaced; without a check, also by a tracer or a value out of range."""
+    head, _, rest = name.partition(".")
     if isinstance(owner, tuple):
-        return tuple(replaced(v, rest, value) if str(i) == head else v for i, v in enumerate(owner))
-    return dataclasses.replace(owner, **{head: replaced(getattr(owner, head), rest, value)})
+        return tuple(replaced(v, rest, value, check=check) if str(i) == head else v for i, v in enumerate(owner))
+    inner = replaced(getattr(owner, head), rest, value, check=check) if rest else value
+    if check:
+        return dataclasses.replace(owner, **{head: inner})
+    made = object.__new__(type(owner))
+    for field in dataclasses.fields(owner):
+        object.__setattr__(made, field.name, inner if field.name == head else getattr(owner, field.name))
+    return made
+
+
+def at(owner: Any, t: Any) -> Any:
+    """A recipe or block with every hyperparameter that is a function of t replaced by its value."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(owner):
+        value = getattr(owner, field.name)
+        if is_number(field) and is_function(value):
+            changes[field.name] = value(t)
+        elif isinstance(value, Block):
+            changes[field.name] = at(value, t)
+        elif isinstance(value, tuple):
+            changes[field.name] = tuple(at(v, t) if isinstance(v, Block) else v for v in value)
+    changed = {name: value for name, value in changes.items() if value is not getattr(owner, name)}
+    return dataclasses.replace(owner, **changed) if changed else owner
 
 
 def difference(base: Any, other: Any) -> str:

@@ -83,7 +83,7 @@ class Hunt:
     trace: list[tuple[float, float]] = dataclasses.field(default_factory=list)
     at_T: dict[int, float] = dataclasses.field(default_factory=dict)
     evaluated: int = 0
-    began: float = dataclasses.field(default_factory=time.monotonic)
+    began: float = dataclasses.field(default_factory=lambda: time.monotonic())
     told: float = -1.0
 
     @property

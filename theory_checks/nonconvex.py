@@ -124,7 +124,7 @@ def _run(
     recipe: Recipe, f: Callable[[Tensor], Tensor], start: Tensor, T: int, eta: float, noise: float, signs: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, np.ndarray]:
     """‖∇f(θ_t)‖², D_t, η_t, the largest noisy gradient, and β_t."""
-    theta, state = start.clone(), recipe.init_tensor(start)
+    theta, state = start.clone(), recipe.init(start)
     squares, D, lr, sizes, betas = [], [], [], [], []
     slope = torch.func.grad(f)
     within = scope.of_tensor(recipe.scope)
@@ -132,9 +132,9 @@ def _run(
         true = slope(theta)
         g = true + noise * signs[t - 1]
         rate = eta / math.sqrt(t)
-        p = kernel.prepare(recipe, t, rate, float(state["lr"]), torch.float64, theta.device)
+        p = kernel.evaluate(recipe, t, rate, state).to(torch.float64, theta.device)
         new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), within, observe=lambda x: D.append(np.array(x.D)))
-        state = {**new, "lr": p.lr}
+        state = {**new, **p.applied}
         squares.append(float(true.square().sum()))
         sizes.append(float(torch.linalg.vector_norm(g)))
         lr.append(rate)

@@ -50,7 +50,7 @@ def replay(recipe: Recipe, g: np.ndarray, beta: np.ndarray, tick: Callable[[], N
     gradients = torch.as_tensor(np.array(g))
     batch, axes = ensemble.stacked(recipe, {"moment.beta": np.array(beta)})
     theta = torch.zeros(N, 2, dtype=torch.float64)
-    state = torch.func.vmap(recipe.init_tensor)(theta)
+    state = torch.func.vmap(recipe.init)(theta)
     path, diagonal = [theta], []
     for t in range(1, T + 1):
         tick()

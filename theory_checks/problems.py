@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from scipy import optimize, sparse
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from sandbox import suggest, tasks
 
@@ -146,10 +147,11 @@ def smooth(name: str, about: str, start: Tensor, loss: Callable[[Any, Tensor], T
 
     def comparator(T: int, iterates: Tensor) -> Comparator:
         data(T)
+        rows = tree_map(lambda *parts: torch.stack(parts), *kept[:T])
 
         def mean(x: np.ndarray) -> tuple[float, np.ndarray]:
             v = torch.tensor(x, requires_grad=True)
-            value = torch.stack([loss(drawn, v) for drawn in kept[:T]]).mean()
+            value = torch.func.vmap(loss, (0, None))(rows, v).mean()
             return float(value.detach()), torch.autograd.grad(value, v)[0].numpy()
 
         options = {"maxiter": 5000, "gtol": 1e-10, "ftol": 1e-16}

@@ -53,10 +53,10 @@ def observe(
     def observe(x: Flow) -> None:
         seen.update(m=x.u, B=x.B, D=x.D, lr=x.lr, beta=1 - x.a)
 
-    p = kernel.prepare(recipe, t, lr, state["lr"], torch.float64, theta.device)
+    p = kernel.evaluate(recipe, t, lr, state).to(torch.float64, theta.device)
     norm = torch.linalg.vector_norm(g)
     new, theta = kernel.advance(p, state, theta, g, scope.OneTensor(), scope.of_tensor(recipe.scope), norm, observe=observe)
-    return {**new, "lr": p.lr}, theta, seen
+    return {**new, **p.applied}, theta, seen
 
 
 def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None) -> Run:
@@ -75,7 +75,7 @@ def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None)
     if problem.box is not None and isinstance(recipe.projection, NoProjection):
         recipe = recipe.replace(projection=Box(low=problem.box[0], high=problem.box[1]), name=recipe.name)
     theta = problem.start.clone()
-    state = recipe.init_tensor(theta)
+    state = recipe.init(theta)
     rows: dict[str, list[Any]] = {name: [] for name in ("theta", "g", "m", "B", "D", "lr", "beta", "loss")}
 
     for t in range(1, T + 1):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from sandbox import kernel
+from sandbox import parts
 from sandbox.blocks import Block, NoDecay, NoProjection
 from theory_checks import slack
 from theory_checks.record import Run
@@ -157,7 +157,7 @@ def _outside(run: Run, star: np.ndarray) -> np.ndarray:
     if run.recipe.projection.state or type(run.recipe.projection).step is not Block.step:
         return np.full(run.T, np.inf)  # what it does depends on the run
     point = _tensor(star)
-    each = (kernel.at(run.recipe.projection, t) for t in range(1, run.T + 1))
+    each = (parts.at(run.recipe.projection, t) for t in range(1, run.T + 1))
     return np.array([float((block.read(point) - point).abs().max()) for block in each])
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sandbox import kernel
-from sandbox.backends import Cohort, Step, totals
-from sandbox.recipe import state_dtype
+from sandbox import kernel, pure
+from sandbox.backends.base import Cohort, Step, totals
 
 
 class Eager:
@@ -20,17 +19,16 @@ class Eager:
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of every tensor of the cohort."""
-        recipe, prepared = step.recipe, {}
+        exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
         everything = list(range(len(cohort.params)))
-        for members in [everything] if recipe.scope == "global" else [[i] for i in everything]:
+        for members in [everything] if step.recipe.scope == "global" else [[i] for i in everything]:
             p = cohort.params[members[0]]
-            key = state_dtype(p.dtype), p.device
+            key = pure.state_dtype(p.dtype), p.device
             if key not in prepared:
-                prepared[key] = kernel.prepare(recipe, cohort.steps + 1, step.lr, cohort.lr_old, *key, step.old)
+                prepared[key] = exact.to(*key)
             rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
-            after = recipe.leaf_update(prepared[key], rows, step.norm)
+            after = pure.together(step.recipe, prepared[key], rows, step.norm)
             for i, (state, theta) in zip(members, after, strict=True):
                 old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
                 for tensor, value in zip(old, kernel.dealias(old, [theta, *state.values()]), strict=True):
                     tensor.copy_(value)
-        cohort.advance(step.lr)

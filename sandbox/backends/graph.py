@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,6 +23,9 @@ from sandbox import kernel, suggest
 from sandbox.backends import layout
 from sandbox.blocks import ELEMENT, SCOPE, TENSOR
 from sandbox.recipe import Recipe
+
+# Tracing and compiling change what belongs to the whole process: one thread at a time.
+LOCK = threading.RLock()
 
 # Sizes to trace with: all different, so that no two are taken for the same symbol.
 _ROWS, _OWNERS, _SCOPES, _LENGTH, _CHANNELS, _REST = 24, 5, 7, 1000, 11, 36
@@ -41,23 +46,24 @@ class Signature:
     evaluated: bool  # numbers come from `kernel.evaluate` on the host; else the graph evaluates them
 
 
-def numbers_of(
-    recipe: Recipe, t: Any, lr: Any, lr_old: Any, old: Recipe | None = None, *, evaluated: bool
-) -> tuple[list[Any], Any]:
-    """All that a step needs of t and numbers, in a fixed order, and the tree whose leaves they are.  The last three leaves
-    are t, η and the last η where they are not evaluated yet."""
+def numbers_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any], *, evaluated: bool) -> tuple[list[Any], Any]:
+    """All that a step needs of t and hyperparameters, in a fixed order, and the tree whose leaves they are.
+
+    Where the graph evaluates them itself they end with t, η_t and `last`; there the graph writes the next step's `last`.
+    """
     if evaluated:
-        return pytree.tree_flatten(kernel.evaluate(recipe, t, lr, lr_old, old))
-    bare = () if old is None else dataclasses.replace(old, lr=0.0)
-    return pytree.tree_flatten((dataclasses.replace(recipe, lr=0.0), bare, t, lr, lr_old))
+        return pytree.tree_flatten(kernel.evaluate(recipe, t, lr, last))
+    before = {name: last[name] for name in ("lr", *recipe.recalled)}
+    return pytree.tree_flatten((dataclasses.replace(recipe, lr=0.0), t, lr, before))
 
 
-def values_of(recipe: Recipe, t: Any, lr: Any, lr_old: Any, old: Recipe | None = None) -> tuple[list[Any], list[str]]:
+def values_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
     """The evaluated numbers of `numbers_of` alone, for a recipe whose structure is known: a third of the time; and the
     coefficients' names, which a block might change."""
-    recipe, coefficients, *rest, recalled = kernel.evaluate(recipe, t, lr, lr_old, old)
-    values = [*recipe.leaves, *pytree.tree_leaves((coefficients, rest)), *(recalled.leaves if recalled else ())]
-    return values, [name for own in coefficients.values() for name in own]
+    p = kernel.evaluate(recipe, t, lr, last)
+    own = [value for coefficients in p.coefficients.values() for value in coefficients.values()]
+    values = [*p.recipe.leaves, *own, p.t, p.lr, *p.last.values(), p.a]
+    return values, [name for coefficients in p.coefficients.values() for name in coefficients]
 
 
 def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1) -> GraphModule:
@@ -74,11 +80,10 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
         theta, g = inputs.pop(0), inputs.pop(0)
         norm = inputs.pop(0).view(()) if recipe.needs_norm else None
         hessian = inputs.pop(0).to(signature.dtype) if recipe.second_order else None
-        host = pytree.tree_unflatten(list(numbers.unbind()), signature.structure)
+        exact = pytree.tree_unflatten(list(numbers.unbind()), signature.structure)
         if not signature.evaluated:
-            bare, old, t, lr, lr_old = host
-            host = kernel.evaluate(bare, t, lr, lr_old, old or None)
-        prepared = kernel.Prepared(*pytree.tree_map(lambda v: torch.as_tensor(v).to(signature.dtype), host))
+            exact = kernel.evaluate(*exact)
+        prepared = pytree.tree_map(lambda v: torch.as_tensor(v).to(signature.dtype), exact)
         pair = (layout.Rows(*rows[:3]), layout.Rows(*rows[3:])) if rows else None
         tensor, within = layout.scopes(signature.kind, signature.scope, pair, opaque=opaque)
         state = dict(zip(names, inputs, strict=True))
@@ -86,6 +91,9 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
         new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, hessian)
         # Inductor takes a clone for nothing, even of what is written afterwards; an operator of ours it must leave
         copy = torch.ops.apollo_sandbox.hold if opaque else torch.clone
+        if not signature.evaluated:
+            next_last = [torch.as_tensor(v).to(numbers.dtype).view(()) for v in exact.applied.values()]
+            numbers.narrow(0, signature.structure.num_leaves - len(next_last), len(next_last)).copy_(torch.stack(next_last))
         return kernel.dealias([*inputs, theta], [*(new[name] for name in names), after.to(signature.theta)], copy)
 
     inputs = example(recipe, signature, scale)

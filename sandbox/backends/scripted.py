@@ -1,6 +1,6 @@
 """A step as TorchScript: saved to a file, it runs in a process that has torch and nothing of this package.
 
-    recipe.script("apollo.pt")                       # here
+    sandbox.script(recipe, "apollo.pt")              # here
 
     program = torch.jit.load("apollo.pt")            # anywhere, in Python or C++
     state = program.init(params)                     # params: a list of tensors
@@ -20,21 +20,22 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from sandbox.backends import Cohort, Step, graph, selfcheck, totals
+from sandbox import pure
+from sandbox.backends import graph, selfcheck
+from sandbox.backends.base import Cohort, Step, totals
 from sandbox.blocks import ELEMENT, SCOPE
-from sandbox.recipe import Recipe, state_dtype
+from sandbox.pure import state_dtype
+from sandbox.recipe import Recipe
 
-_PROGRAMS: dict[Any, Any] = {}
+_PROGRAMS: dict[Any, Any] = {}  # for the process; made under `graph.LOCK`, and nothing in them changes afterwards
 
 
-def program(recipe: Recipe, dtype: torch.dtype, device: torch.device, old: Recipe | None = None) -> Any:
+def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
     """The script of a recipe for parameters of `dtype`: a torch.jit.ScriptModule with `init`, `step` and `numbers`.
-
-    old: also takes the numbers of the step before, where they may be others than the recipe's own at t-1.
 
     Raises ValueError, with the reason, for a recipe that cannot be scripted.
     """
-    values, structure = graph.numbers_of(recipe, 1.0, 0.0, 0.0, old, evaluated=False)
+    values, structure = _numbers(recipe)
     layouts = ["arena"] if recipe.scope == "global" else ["whole", "channels"] if recipe.scope == "channel" else ["whole"]
     leaves = {}
     for kind in layouts:
@@ -49,7 +50,7 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device, old: Recip
             ) from error
         selfcheck.check(recipe, signature, leaves[kind])
     shell = torch.nn.Module()
-    shell.register_buffer("numbers", torch.tensor([float(v) for v in values], dtype=torch.float64))
+    shell.register_buffer("numbers", torch.tensor(values, dtype=torch.float64))
     with warnings.catch_warnings():
         # of TorchScript's deprecation, and of annotations in torch's own classes
         warnings.simplefilter("ignore")
@@ -60,8 +61,12 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device, old: Recip
     return module
 
 
-def save(recipe: Recipe, path: str | Path, dtype: torch.dtype) -> None:
-    """Writes the script to a file; see `Recipe.script`."""
+def script(recipe: Recipe, path: str | Path, dtype: torch.dtype = torch.float32) -> None:
+    """Saves the step as TorchScript for parameters of `dtype`: `torch.jit.load(path)` in a process without this package gives a
+    program with `init(params)` and `step(params, grads, state, lr)`.
+
+    Raises ValueError, with the reason, for a recipe that cannot be scripted.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.save(program(recipe, dtype, torch.device("cpu")), str(path))
@@ -89,7 +94,8 @@ class Scripted:
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort, by the script of each dtype and device in it."""
-        values, structure = graph.numbers_of(step.recipe, 1.0, 0.0, 0.0, step.old, evaluated=False)
+        values, structure = _numbers(step.recipe)
+        numbers = torch.tensor(values, dtype=torch.float64)
         groups: dict[Any, list[int]] = {}
         for i, p in enumerate(cohort.params):
             groups.setdefault((p.dtype, p.device), []).append(i)
@@ -97,17 +103,22 @@ class Scripted:
             raise ValueError("scope 'global' needs all tensors of a group on one device and in one precision")
         for (dtype, device), members in groups.items():
             key = structure, step.recipe.scope, dtype, device
-            if key not in _PROGRAMS:
-                _PROGRAMS[key] = program(step.recipe, dtype, device, step.old).to(device)
+            with graph.LOCK:
+                if key not in _PROGRAMS:
+                    _PROGRAMS[key] = program(step.recipe, dtype, device).to(device)
             script = _PROGRAMS[key]
-            script.numbers.copy_(torch.tensor([float(v) for v in values], dtype=torch.float64))
             params = [cohort.params[i].detach() for i in members]
             grads, states = [step.grads[i] for i in members], [cohort.states[i] for i in members]
             extra: list[Any] = [step.norm.to(device, state_dtype(dtype))] if step.norm is not None else []
             if step.recipe.second_order:
                 extra.append([step.hessians[i] for i in members])
-            script.update(params, grads, states, step.lr, *extra)
-        cohort.steps, cohort.lr_old = cohort.steps + 1, step.lr
+            script.update(params, grads, states, step.lr, numbers.to(device), *extra)
+
+
+def _numbers(recipe: Recipe) -> tuple[list[float], Any]:
+    """The hyperparameters as a script takes them (its own t, rates and last numbers come from the states), and their tree."""
+    values, structure = graph.numbers_of(recipe, 1.0, 0.0, pure.init(recipe, torch.zeros(())), evaluated=False)
+    return [float(value) for value in values], structure
 
 
 def _source(recipe: Recipe, dtype: torch.dtype) -> str:
@@ -115,9 +126,17 @@ def _source(recipe: Recipe, dtype: torch.dtype) -> str:
     kinds = recipe.state_kinds()
     wide = str(state_dtype(dtype))
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
+    count = len(recipe.host_names) - 1  # at the end of `numbers`, after t and η
+    first = pure.init(recipe, torch.zeros(()))
+    makes = "".join(
+        f"        s[{name!r}] = torch.full([], {float(first[name])!r}, dtype=torch.float64, device=p.device)\n"
+        for name in recipe.host_names
+    )
+    takes = "".join(f"    at[{i - count}] = s[{name!r}]\n" for i, name in enumerate(recipe.host_names[1:]))
+    keeps = "".join(f"    s[{name!r}].copy_(numbers[{i - count}])\n" for i, name in enumerate(recipe.host_names[1:]))
     # every tensor is made from p: one that depends on nothing would be folded into a constant, and all states share it
     shape = {ELEMENT: "p.size()", SCOPE: _scope_shape(recipe.scope)}
-    makes = "".join(
+    makes += "".join(
         f"        s[{name!r}] = torch.full({shape.get(kind, '[]')}, {float(initial.get(name, 0.0))!r}, dtype={wide}, "
         "device=p.device)\n"
         for name, kind in kinds.items()
@@ -139,22 +158,22 @@ def init(self, params: List[Tensor]) -> List[Dict[str, Tensor]]:
         if p.dtype != {dtype}:
             raise ValueError("this script was made for {dtype}")
         s: Dict[str, Tensor] = {{}}
-        s["step"] = torch.zeros([], dtype=torch.int64, device=p.device)
-        s["lr"] = torch.zeros([], dtype=torch.float64, device=p.device)
 {makes}        out.append(s)
     return out
 
-def numbers_at(self, s: Dict[str, Tensor], lr: float) -> Tensor:
-    numbers = self.numbers.clone()
-    numbers[-3] = s["step"].to(torch.float64) + 1
-    numbers[-2].fill_(lr)
-    numbers[-1] = s["lr"]
-    return numbers
+def numbers_at(self, s: Dict[str, Tensor], lr: float, numbers: Tensor) -> Tensor:
+    at = numbers.clone()
+    at[{-count - 2}] = s["step"] + 1
+    at[{-count - 1}].fill_(lr)
+{takes}    return at
 
-def update(self, params: List[Tensor], grads: List[Tensor], state: List[Dict[str, Tensor]], lr: float{norm}{hessian}) -> None:
-{body}    for s in state:
-        s["step"].add_(1)
-        s["lr"].fill_(lr)
+def keep(self, s: Dict[str, Tensor], numbers: Tensor) -> None:
+    s["step"].add_(1)
+{keeps}
+def update(
+    self, params: List[Tensor], grads: List[Tensor], state: List[Dict[str, Tensor]], lr: float, hyper: Tensor{norm}{hessian}
+) -> None:
+{body}
 
 def step(self, params: List[Tensor], grads: List[Optional[Tensor]], state: List[Dict[str, Tensor]], lr: float{hessian}) -> None:
     live_params: List[Tensor] = []
@@ -175,22 +194,23 @@ def step(self, params: List[Tensor], grads: List[Optional[Tensor]], state: List[
 def _cohorts(recipe: Recipe, norm: str, hessian: str) -> str:
     """Who steps together: all at once where each is on its own, else those of one step count and one last rate."""
     if recipe.scope != "global":
-        return f"    self.update(live_params, live_grads, live_state, lr{norm}{hessian})\n"
+        return f"    self.update(live_params, live_grads, live_state, lr, self.numbers{norm}{hessian})\n"
     parts = ["params", "grads", "state"] + (["hessian"] if hessian else [])
     sources = {"params": "live_params", "grads": "live_grads", "state": "live_state", "hessian": "live_hessian"}
     kinds = {"state": "List[Dict[str, Tensor]]"}
     start = "".join(f"            some_{p}: {kinds.get(p, 'List[Tensor]')} = []\n" for p in parts)
     take = "".join(f"                    some_{p}.append({sources[p]}[j])\n" for p in parts)
     some_hessian = ", some_hessian" if hessian else ""
+    alike = " and ".join(f"float(other[{name!r}]) == float(first[{name!r}])" for name in recipe.host_names)
     return f"""    done: List[bool] = [False for p in live_params]
     for i in range(len(live_params)):
         if not done[i]:
-            t = int(live_state[i]["step"])
-            rate = float(live_state[i]["lr"])
+            first = live_state[i]
 {start}            for j in range(i, len(live_params)):
-                if not done[j] and int(live_state[j]["step"]) == t and (t == 0 or float(live_state[j]["lr"]) == rate):
+                other = live_state[j]
+                if not done[j] and {alike}:
                     done[j] = True
-{take}            self.update(some_params, some_grads, some_state, lr{norm}{some_hessian})
+{take}            self.update(some_params, some_grads, some_state, lr, self.numbers{norm}{some_hessian})
 """
 
 
@@ -220,17 +240,18 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
         return "".join(f"{indent}{line}\n" for line in lines)
 
     head = "    for i in range(len(params)):\n        p = params[i]\n        g = grads[i]\n        s = state[i]\n"
-    head += "        numbers = self.numbers_at(s, lr)\n"
+    head += "        numbers = self.numbers_at(s, lr, hyper)\n"
+    keep = "        self.keep(s, numbers)\n"
     if recipe.scope != "channel":
-        return head + call("whole", "        ")
+        return head + call("whole", "        ") + keep
     several = "        if p.dim() > 1:\n" + call("channels", "            ")
-    return head + several + "        else:\n" + call("whole", "            ")
+    return head + several + "        else:\n" + call("whole", "            ") + keep
 
 
 def _joint(recipe: Recipe, kinds: dict[str, str], wide: str) -> str:
     """All tensors end to end, each an owner of as many rows as it has entries; an empty owner keeps the sizes above one."""
     lines = [
-        "numbers = self.numbers_at(state[0], lr)",
+        "numbers = self.numbers_at(state[0], lr, hyper)",
         "lengths = torch.tensor([p.numel() for p in params], dtype=torch.int64, device=params[0].device)",
         "owner = torch.repeat_interleave(torch.arange(len(params), device=params[0].device), lengths)",
         "valid = torch.ones([owner.size(0)], dtype=torch.int32, device=owner.device)",
@@ -258,6 +279,7 @@ def _joint(recipe: Recipe, kinds: dict[str, str], wide: str) -> str:
         "    end = start + params[i].numel()",
         "    params[i].copy_(theta[start:end].reshape(params[i].size()))",
         *back,
+        "    self.keep(state[i], numbers)",
         "    start = end",
     ]
     return "".join(f"    {line}\n" for line in lines)

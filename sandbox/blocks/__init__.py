@@ -5,20 +5,9 @@ from sandbox.blocks.base import (
     ELEMENT,
     SCOPE,
     TENSOR,
-    Averaging,
     Block,
-    Curvature,
-    Decay,
     Flow,
-    Gradient,
-    Moment,
-    Number,
-    Projection,
-    Rectifier,
-    Schedule,
     block,
-    number,
-    where,
 )
 from sandbox.blocks.curvature import (
     Belief,
@@ -32,6 +21,7 @@ from sandbox.blocks.curvature import (
 from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, Stable
 from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
+from sandbox.blocks.number import Number, number, where
 from sandbox.blocks.projection import Box, NoProjection
 from sandbox.blocks.rectifier import (
     AbsoluteFloor,
@@ -46,6 +36,7 @@ from sandbox.blocks.rectifier import (
     StepRatio,
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
+from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule
 
 __all__ = [
     "ELEMENT",

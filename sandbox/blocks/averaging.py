@@ -5,22 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sandbox.blocks.base import ELEMENT, Averaging, Flow, block
+from sandbox.blocks.base import ELEMENT, Flow, block
+from sandbox.blocks.slots import Averaging
 
 
 @block
 class NoAveraging(Averaging):
-    """B̄ = B."""
+    """B̄ = B"""
 
-    text = "B̄ = B"
     latex = r"\bar B_t = B_t"
 
 
 @block
 class RunningMaximum(Averaging):
-    """B̄_t = max(B̄_{t-1}, B_t)  (AMSGrad's idea applied to whatever the curvature block gives)."""
+    """B̄ = max(B̄, B)   (AMSGrad's idea applied to whatever the curvature block gives)."""
 
-    text = "B̄ = max(B̄, B)"
     latex = r"\bar B_t = \max(\bar B_{t-1}, B_t)"
 
     state = {"B": ELEMENT}

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.base import ELEMENT, Curvature, Flow, Number, block, number
+from sandbox.blocks.base import ELEMENT, Flow, block
+from sandbox.blocks.number import Number, number
+from sandbox.blocks.slots import Curvature
 
 
 @block
@@ -142,13 +144,12 @@ class SecondMoment(Curvature):
 
 @block
 class CenteredSecondMoment(Curvature):
-    """v_t = β v_{t-1} + (1-β) g²;  a_t = β a_{t-1} + (1-β) g;  B = v - a²   (RMSprop, centered).
+    """v = β v + (1-β) g²;  a = β a + (1-β) g;  B = v - a²   (RMSprop, centered).
 
     beta: β in [0, 1).
     """
 
     beta: Number = number(default=0.99, range="[0, 1)")
-    text = "v = β v + (1-β) g²;  a = β a + (1-β) g;  B = v - a²"
     latex = r"v_t = \beta v_{t-1} + (1-\beta) g_t^2,\quad a_t = \beta a_{t-1} + (1-\beta) g_t,\quad B_t = v_t - a_t^2"
     state = {"v": ELEMENT, "mean": ELEMENT}
 
@@ -167,7 +168,7 @@ class CenteredSecondMoment(Curvature):
 
 @block
 class Belief(Curvature):
-    """s_t = β s_{t-1} + (1-β)(g - m_t)² + ε;  B = s/(1-β^t)   (Zhuang et al. 2020, AdaBelief, Algorithm 2).
+    """s = β s + (1-β)(g - m)² + ε;  B = s/(1-βᵗ)   (Zhuang et al. 2020, AdaBelief, Algorithm 2).
 
     m_t is the moment's own average; AdaBelief takes the uncorrected one, so pair it with RawEMA.
     beta: β in [0, 1).  eps: ε ≥ 0, which accumulates inside the recursion as in the authors' code; 0 leaves it out.
@@ -178,7 +179,6 @@ class Belief(Curvature):
     needs = ("m",)
     recalls = False
     state = {"s": ELEMENT}
-    text = "s = β s + (1-β)(g - m)² + ε;  B = s/(1-βᵗ)"
     latex = r"s_t = \beta s_{t-1} + (1-\beta)(g_t - m_t)^2 + \epsilon,\quad B_t = s_t/(1-\beta^t)"
 
     def coefficients(self, t: Any) -> dict[str, Any]:
@@ -195,14 +195,13 @@ class Belief(Curvature):
 
 @block
 class SumOfSquares(Curvature):
-    """B_t = B_{t-1} + g²   (Adagrad).
+    """B = B + g²   (Adagrad).
 
     start: B_0 ≥ 0, torch.optim's `initial_accumulator_value`.
     """
 
     start: Number = number(default=0.0, range="[0, inf)")
     state = {"B": ELEMENT}
-    text = "B = B + g²"
     latex = r"B_t = B_{t-1} + g_t^2"
 
     def initial(self, name: str) -> Any:
@@ -217,7 +216,7 @@ class SumOfSquares(Curvature):
 
 @block
 class Hutchinson(Curvature):
-    """h = z ⊙ Hz, z = ±1 with equal odds;  v_t = β v_{t-1} + (1-β) h²;  B = v/(1-β^t)   (Yao et al. 2021, AdaHessian).
+    """h = z ⊙ Hz;  v = β v + (1-β) h²;  B = v/(1-βᵗ)   (Yao et al. 2021, AdaHessian; z = ±1 with equal odds).
 
     beta: β in [0, 1).
     spatial_average: replace h by the mean of |h| over a convolution kernel's spatial axes (4-d tensors, as the authors do).
@@ -228,7 +227,6 @@ class Hutchinson(Curvature):
     needs = ("hessian",)
     recalls = False
     state = {"v": ELEMENT}
-    text = "h = z ⊙ Hz;  v = β v + (1-β) h²;  B = v/(1-βᵗ)"
     estimates = "√B"
     latex = r"h_t = z \odot H z,\quad v_t = \beta v_{t-1} + (1-\beta) h_t^2,\quad B_t = v_t/(1-\beta^t)"
 
@@ -259,10 +257,9 @@ class Hutchinson(Curvature):
 
 @block
 class Unit(Curvature):
-    """B = 1: first-order methods."""
+    """B = 1   (first-order methods)."""
 
     recalls = False
-    text = "B = 1"
     latex = r"B_t = 1"
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:

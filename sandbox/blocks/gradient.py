@@ -6,18 +6,19 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks.base import Flow, Gradient, Number, block, number
+from sandbox.blocks.base import Flow, block
+from sandbox.blocks.number import Number, number
+from sandbox.blocks.slots import Gradient
 
 
 @block
 class L2Decay(Gradient):
-    """g ← g + γ θ: the decay enters everything after it, so also m, y and the floor (paper, section 3.4).
+    """g = g + γ θ   (paper, section 3.4: the decay enters everything after it, so also m, y and the floor).
 
     weight_decay: γ ≥ 0, in 1/(units of θ²) of the loss.
     """
 
     weight_decay: Number = number(default=5e-4, range="[0, inf)")
-    text = "g = g + γ θ"
     latex = r"g \leftarrow g + \gamma\,\theta"
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
@@ -28,13 +29,12 @@ class L2Decay(Gradient):
 
 @block
 class ClipValue(Gradient):
-    """g_j ← min(max(g_j, -c), c), as `torch.nn.utils.clip_grad_value_`.
+    """g = min(max(g, -c), c)   (`torch.nn.utils.clip_grad_value_`).
 
     max_value: c > 0, in units of the gradient.
     """
 
     max_value: Number = number(default=1.0, range="(0, inf)")
-    text = "g = min(max(g, -c), c)"
     latex = r"g \leftarrow \min(\max(g, -c), c)"
 
     def read(self, g: Tensor, **state: Tensor) -> Tensor:
@@ -45,13 +45,12 @@ class ClipValue(Gradient):
 
 @block
 class ClipParameterNorm(Gradient):
-    """g ← g min(1, c / ‖g‖₂) for each tensor by its own norm (paper, appendix: 0.5 for the LSTM, 0.1 for the Transformer).
+    """g = g min(1, c/‖g‖₂), each tensor   (paper, appendix: c = 0.5 for the LSTM, 0.1 for the Transformer).
 
     max_norm: c > 0, in units of the gradient.
     """
 
     max_norm: Number = number(default=0.5, range="(0, inf)")
-    text = "g = g min(1, c/‖g‖₂), each tensor"
     latex = r"g \leftarrow g \min(1, c/\lVert g \rVert_2) \quad\text{each tensor}"
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
@@ -63,14 +62,14 @@ class ClipParameterNorm(Gradient):
 
 @block
 class ClipGlobalNorm(Gradient):
-    """g ← g min(1, c / ‖g‖₂) with the norm over all tensors of the optimizer, as `torch.nn.utils.clip_grad_norm_`.
+    """g = g min(1, c/‖g‖₂), all tensors   (`torch.nn.utils.clip_grad_norm_`).
 
-    The norm is that of the raw gradients, so this block must come first.  max_norm: c > 0, in units of the gradient.
+    The norm is that of the raw gradients of all tensors of the optimizer, so this block must come first.
+    max_norm: c > 0, in units of the gradient.
     """
 
     max_norm: Number = number(default=1.0, range="(0, inf)")
     needs = ("grad_norm",)
-    text = "g = g min(1, c/‖g‖₂), all tensors"
     latex = r"g \leftarrow g \min(1, c/\lVert g \rVert_2) \quad\text{all tensors}"
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:

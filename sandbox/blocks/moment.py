@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks.base import ELEMENT, Flow, Moment, Number, block, known, number, where
+from sandbox.blocks.base import ELEMENT, Flow, block
+from sandbox.blocks.number import Number, known, number, where
+from sandbox.blocks.slots import Moment
 
 
 @block
@@ -23,16 +25,14 @@ class EMA(Moment):
 
     state = {"m": ELEMENT}
 
-    @property
-    def text(self) -> str:
-        """The equation, with or without correction."""
-        return f"m = (1-a) m + a g,  a = {'(1-β)/(1-βᵗ)' if self.bias_correction else '1-β'}"
-
-    @property
-    def latex(self) -> str:
-        """The equation, with or without correction."""
-        a = r"\frac{1-\beta}{1-\beta^t}" if self.bias_correction else r"(1-\beta)"
-        return rf"m_t = (1-a)\,m_{{t-1}} + a\,g_t,\quad a = {a}"
+    def written(self, slot: str, *, latex: bool = False) -> str:
+        """The equation, with or without correction; in the averaging slot B̄ is the average of B."""
+        if latex:
+            m, g = (r"\bar B", "B") if slot == "averaging" else ("m", "g")
+            a = r"\frac{1-\beta}{1-\beta^t}" if self.bias_correction else r"(1-\beta)"
+            return rf"{m}_t = (1-a)\,{m}_{{t-1}} + a\,{g}_t,\quad a = {a}"
+        m, g = ("B̄", "B") if slot == "averaging" else ("m", "g")
+        return f"{m} = (1-a) {m} + a {g},  a = {'(1-β)/(1-βᵗ)' if self.bias_correction else '1-β'}"
 
     def weight(self, t: Any) -> Any:
         """a."""
@@ -53,13 +53,12 @@ class EMA(Moment):
 
 @block
 class RawEMA(Moment):
-    """m_t = β m_{t-1} + (1-β) g, divided by 1-β^t only in the output   (Adam's text; AdaBelief compares g with this m).
+    """m = β m + (1-β) g;  u = m/(1-βᵗ)   (Adam as torch.optim has it; AdaBelief compares g with this m).
 
     beta: β in [0, 1).
     """
 
     beta: Number = number(default=0.9, range="[0, 1)")
-    text = "m = β m + (1-β) g;  u = m/(1-βᵗ)"
     latex = r"m_t = \beta m_{t-1} + (1-\beta) g_t,\quad u_t = m_t/(1-\beta^t)"
 
     state = {"m": ELEMENT}
@@ -133,9 +132,8 @@ class HeavyBall(Moment):
 
 @block
 class NoMoment(Moment):
-    """u = g, nothing remembered; where y = m_t - m_{t-1} is needed take EMA(beta=0), which remembers g."""
+    """u = g   (nothing is remembered; where y = m_t - m_{t-1} is needed take EMA(beta=0), which remembers g)."""
 
-    text = "u = g"
     latex = r"u_t = g_t"
 
     recalls = False

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sandbox.blocks.base import Number, Projection, block, known, number
+from sandbox.blocks.base import block
+from sandbox.blocks.number import Number, known, number
+from sandbox.blocks.slots import Projection
 
 
 @block
 class NoProjection(Projection):
-    """θ = θ."""
+    """θ = θ - η d"""
 
-    text = "θ = θ - η d"
     latex = r"\theta_t = \theta_{t-1} - \eta_t d_t"
 
 
 @block
 class Box(Projection):
-    """θ ← min(max(θ, low), high): under a diagonal metric the projection onto a box is this clamp, whatever D is.
+    """θ = clamp(θ - η d, low, high)   (under a diagonal metric this is the projection onto the box, whatever D is).
 
     low, high: bounds of every coordinate, low ≤ high.
     """
 
     low: Number = number(default=-1.0, range="[-inf, inf)")
     high: Number = number(default=1.0, range="(-inf, inf]")
-    text = "θ = clamp(θ - η d, low, high)"
     latex = r"\theta_t = \min(\max(\theta_{t-1} - \eta_t d_t, \ell), h)"
 
     def check(self) -> None:

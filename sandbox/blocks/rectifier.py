@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.base import ELEMENT, SCOPE, TENSOR, Flow, Number, Rectifier, block, known, number, show, where
+from sandbox.blocks.base import ELEMENT, SCOPE, TENSOR, Flow, block
+from sandbox.blocks.number import Number, known, number, show, where
+from sandbox.blocks.slots import Rectifier
 
 
 @block
@@ -19,7 +21,6 @@ class AbsoluteFloor(Rectifier):
     """
 
     sigma: Number = number(default=0.01, range="(0, inf)")
-    text = "D = max(|B̄|, σ)"
     latex = r"D_t = \max(|\bar B_t|, \sigma)"
 
     def read(self, B: Tensor) -> Tensor:
@@ -34,9 +35,10 @@ class AbsoluteFloor(Rectifier):
 
 @block
 class ScaleInvariantFloor(Rectifier):
-    """D = max(|B̄|, σ ‖g_t - g_{t-1}‖_∞), g_0 = 0, over the scope: θ is then unchanged when the loss is scaled.
+    """D = max(|B̄|, σ ‖g - g'‖_∞), g' the previous g   (paper, section 3.3).
 
-    (Paper, section 3.3.)  Keeps g_{t-1}: one word of state a parameter more than `AbsoluteFloor`.
+    The maximum is taken over the scope, and g_0 = 0: θ is then unchanged when the loss is scaled.  Keeps g_{t-1}: one word of
+    state a parameter more than `AbsoluteFloor`.
     sigma: σ > 0, without unit.
     tiny: smallest floor, so that d stays finite where two gradients coincide (a linear loss).  Default 1e-30.
     """
@@ -44,7 +46,6 @@ class ScaleInvariantFloor(Rectifier):
     sigma: Number = number(default=1.0, range="(0, inf)")
     tiny: Number = number(default=1e-30, range="(0, inf)")
     state = {"floor": SCOPE, "g": ELEMENT}
-    text = "D = max(|B̄|, σ ‖g - g'‖_∞), g' the previous g"
     latex = r"D_t = \max(|\bar B_t|, \sigma \lVert g_t - g_{t-1} \rVert_\infty)"
 
     def initial(self, name: str) -> Any:
@@ -68,7 +69,7 @@ class ScaleInvariantFloor(Rectifier):
 
 @block
 class BeliefFloor(Rectifier):
-    """D = max(|B̄|, ‖g_t - m_{t-1}‖_∞) + ε/a, a = (1-β)/(1-β^t): the author's code, `rebound="belief"`.
+    """D = max(|B̄|, ‖g - m'‖_∞) + ε/a, m' the previous m   (the author's code, `rebound="belief"`; a = (1-β)/(1-βᵗ)).
 
     eps: ε ≥ 0, added after the maximum, in units of B.
     tiny: smallest floor, so that d stays finite where g_t = m_{t-1} and ε = 0.  Default 1e-30.
@@ -78,7 +79,6 @@ class BeliefFloor(Rectifier):
     tiny: Number = number(default=1e-30, range="(0, inf)")
     needs = ("y",)
     state = {"floor": SCOPE, "shift": TENSOR}
-    text = "D = max(|B̄|, ‖g - m'‖_∞) + ε/a, m' the previous m"
     latex = r"D_t = \max(|\bar B_t|, \lVert g_t - m_{t-1} \rVert_\infty) + \epsilon/a"
 
     def initial(self, name: str) -> Any:
@@ -103,13 +103,12 @@ class BeliefFloor(Rectifier):
 
 @block
 class SoftAbsolute(Rectifier):
-    """D = √(B̄² + σ²): smooth where AbsoluteFloor has a kink.
+    """D = √(B̄² + σ²)   (smooth where AbsoluteFloor has a kink).
 
     sigma: σ > 0, in units of B.
     """
 
     sigma: Number = number(default=0.01, range="(0, inf)")
-    text = "D = √(B̄² + σ²)"
     latex = r"D_t = \sqrt{\bar B_t^2 + \sigma^2}"
 
     def read(self, B: Tensor) -> Tensor:
@@ -130,7 +129,6 @@ class SquareRoot(Rectifier):
     """
 
     eps: Number = number(default=1e-8, range="[0, inf)")
-    text = "D = √B̄ + ε"
     latex = r"D_t = \sqrt{\bar B_t} + \epsilon"
 
     def read(self, B: Tensor) -> Tensor:
@@ -141,14 +139,13 @@ class SquareRoot(Rectifier):
 
 @block
 class Power(Rectifier):
-    """D = (√B̄)^k + ε   (AdaHessian's Hessian power).
+    """D = (√B̄)ᵏ + ε   (AdaHessian's Hessian power).
 
     exponent: k in (0, 1].  eps: ε ≥ 0, in units of the curvature to the power k.
     """
 
     exponent: Number = number(default=1.0, range="(0, 1]")
     eps: Number = number(default=1e-4, range="[0, inf)")
-    text = "D = (√B̄)ᵏ + ε"
     latex = r"D_t = (\sqrt{\bar B_t})^k + \epsilon"
 
     def read(self, B: Tensor) -> Tensor:
@@ -159,7 +156,7 @@ class Power(Rectifier):
 
 @block
 class RectifiedSquareRoot(Rectifier):
-    """D = (√v + ε) / (r_t √(1-β^t)) where ρ_t > 5, else 1   (Liu et al. 2020, RAdam; `torch.optim.RAdam`).
+    """D = (√v + ε)/(r √(1-βᵗ)) where ρ > 5, else 1   (Liu et al. 2020, RAdam; `torch.optim.RAdam`).
 
         ρ_∞ = 2/(1-β) - 1,  ρ_t = ρ_∞ - 2tβ^t/(1-β^t),  r_t² = (ρ_t-4)(ρ_t-2)ρ_∞ / ((ρ_∞-4)(ρ_∞-2)ρ_t)
 
@@ -170,7 +167,6 @@ class RectifiedSquareRoot(Rectifier):
     beta: Number = number(default=0.999, range="(0.6, 1)")
     eps: Number = number(default=1e-8, range="[0, inf)")
     recalls = False
-    text = "D = (√v + ε)/(r √(1-βᵗ)) where ρ > 5, else 1"
     latex = r"D_t = \frac{\sqrt{v_t} + \epsilon}{r_t\sqrt{1-\beta^t}} \text{ where } \rho_t > 5, \text{ else } 1"
 
     def coefficients(self, t: Any) -> dict[str, Any]:
@@ -195,7 +191,7 @@ class RectifiedSquareRoot(Rectifier):
 
 @block
 class StepRatio(Rectifier):
-    """D = √(B̄ + ε) / √(Δ + ε), Δ ← ρΔ + (1-ρ) d²   (Zeiler 2012, Adadelta: the size of past directions over that of g).
+    """D = √(B̄ + ε)/√(Δ + ε);  Δ = ρ Δ + (1-ρ)(u/D)²   (Zeiler 2012, Adadelta: past directions over g).
 
     rho: ρ in [0, 1).  eps: ε > 0, in units of both squares.  d here is m/D, before decay.
     """
@@ -204,7 +200,6 @@ class StepRatio(Rectifier):
     eps: Number = number(default=1e-6, range="(0, inf)")
     recalls = False
     state = {"delta": ELEMENT}
-    text = "D = √(B̄ + ε)/√(Δ + ε);  Δ = ρ Δ + (1-ρ)(u/D)²"
     latex = (
         r"D_t = \frac{\sqrt{\bar B_t + \epsilon}}{\sqrt{\Delta + \epsilon}},\quad "
         r"\Delta \leftarrow \rho\Delta + (1-\rho)(u_t/D_t)^2"
@@ -253,12 +248,12 @@ class Monotone(Rectifier):
     @property
     def text(self) -> str:
         """The equation around the inner one."""
-        return f"{self.inner.text};  D = max(min(D, Λ), D' η/η'), ' the previous step's"
+        return f"{self.inner.text};  D = max(min(D, Λ), D' η/η'), D' and η' those of the step before"
 
     @property
     def latex(self) -> str:
         """The equation around the inner one."""
-        return self.inner.latex.replace("D_t", "R_t") + r",\quad D_t = \max(\min(R_t, \Lambda), D_{t-1}\,\eta_t/\eta_{t-1})"
+        return self.inner.latex + r",\quad D_t \leftarrow \max(\min(D_t, \Lambda), D_{t-1}\,\eta_t/\eta_{t-1})"
 
     def initial(self, name: str) -> Any:
         """D_0 = 1 divides d_0 = 0; it does not bound D_1."""
@@ -289,7 +284,6 @@ class Monotone(Rectifier):
 
 @block
 class NoRectifier(Rectifier):
-    """D = B̄: for curvature that is positive as it is."""
+    """D = B̄   (for curvature that is positive as it is)."""
 
-    text = "D = B̄"
     latex = r"D_t = \bar B_t"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.blocks.base import Number, Schedule, block, number
+from sandbox.blocks.base import block
+from sandbox.blocks.number import Number, number
+from sandbox.blocks.slots import Schedule
 
 
 @block

@@ -1,49 +1,35 @@
-"""apollo-sandbox: compare, inspect, check, list and show variants.  Only the standard library and tyro at import."""
+"""apollo-sandbox: compare, sweep and inspect variants, check theorems, list variants and tasks.
+
+Only the standard library is imported here; `main` imports tyro, and a command what it needs, so that `--help` is fast.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from collections.abc import Sequence
 
-import tyro
-from tyro.conf import OmitSubcommandPrefixes, subcommand
-
-from sandbox.cli.catalogue import Show, Tasks, Variants
-from sandbox.cli.check import Check
-from sandbox.cli.compare import Compare
-from sandbox.cli.curvature import Curvature
-from sandbox.cli.screen import INTERRUPTED
-from sandbox.cli.study import Study
-from sandbox.cli.sweep import Sweep
+import sandbox
+from sandbox.cli import interrupt
 
 BAD_USAGE = 2
-
-Command = (
-    Annotated[Compare, subcommand("compare")]
-    | Annotated[Variants, subcommand("variants")]
-    | Annotated[Show, subcommand("show")]
-    | Annotated[Tasks, subcommand("tasks")]
-    | Annotated[Check, subcommand("check")]
-    | Annotated[Sweep, subcommand("sweep")]
-    | Annotated[Curvature, subcommand("curvature")]
-    | Annotated[Study, subcommand("study")]
-)
-
-ABOUT = """Optimizers as recipes of blocks, around Apollo (arXiv 2009.13586).
-
-First steps:
-  apollo-sandbox compare apollo adamw --task digits-mlp
-  apollo-sandbox show apollo
-"""
+INTERRUPTED = interrupt.EXIT_CODE
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit code: 0, 2 for bad usage, 130 when interrupted."""
-    command: Any = tyro.cli(Command, prog="apollo-sandbox", description=ABOUT, args=arguments, config=(OmitSubcommandPrefixes,))
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code: 0, 1 where a check fails, 2 for bad usage, 130 when interrupted."""
+    if list(sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        sys.stdout.write(f"apollo-sandbox {sandbox.__version__}\n")
+        return 0
+    with interrupt.postponed():
+        from sandbox.cli import commands
+    command = commands.parse(arguments)
     try:
         return command.main()
-    except (ValueError, TypeError, OSError) as error:
+    except KeyboardInterrupt:
+        sys.stdout.write(f"{command.interrupted()}\n")
+        return INTERRUPTED
+    except (ValueError, TypeError, OSError, ImportError) as error:
         if os.environ.get("APOLLO_SANDBOX_TRACEBACK"):
             raise
         sys.stderr.write(f"apollo-sandbox: {error}\n")

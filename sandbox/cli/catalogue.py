@@ -7,16 +7,20 @@ import sys
 
 from tyro.conf import Positional
 
-from sandbox.cli import screen
+from sandbox.cli import interrupt, screen
+from sandbox.forms import toml
 
 
 @dataclasses.dataclass
-class Variants:
+class Variants(interrupt.Command):
     """List every variant: its state, what it changes, its source."""
 
     def main(self) -> int:
         """Prints the table."""
-        import variants
+        with interrupt.postponed():
+            from sandbox import lookup
+
+            variants = lookup.package("variants")
 
         rows = []
         for name in variants.names():
@@ -27,7 +31,7 @@ class Variants:
 
 
 @dataclasses.dataclass
-class Show:
+class Show(interrupt.Command):
     """Show a recipe's algorithm with its numbers, or its TOML.
 
     Try:
@@ -42,12 +46,14 @@ class Show:
 
     def main(self) -> int:
         """Prints it."""
-        import variants
-        from sandbox import lookup
+        with interrupt.postponed():
+            from sandbox import lookup
+
+            variants = lookup.package("variants")
 
         recipe = lookup.recipe(self.recipe)
         if self.toml:
-            sys.stdout.write(recipe.to_toml())
+            sys.stdout.write(toml.dumps(recipe))
             return 0
         if self.recipe in variants.names():
             sys.stdout.write(variants.about(self.recipe) + "\n\n")
@@ -56,12 +62,13 @@ class Show:
 
 
 @dataclasses.dataclass
-class Tasks:
+class Tasks(interrupt.Command):
     """List every task."""
 
     def main(self) -> int:
         """Prints the table."""
-        from sandbox import tasks
+        with interrupt.postponed():
+            from sandbox import tasks
 
         rows = []
         for name in tasks.names():

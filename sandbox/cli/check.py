@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 
 from tyro.conf import Positional
 
-from sandbox.cli import screen
+from sandbox.cli import interrupt, screen
 
 
 @dataclasses.dataclass
-class Check:
+class Check(interrupt.Command):
     """Check theorems numerically: verify a bound on a run, or refute a statement.
 
     Try:
@@ -63,6 +64,11 @@ class Check:
         }
         if self.what not in checks:
             raise ValueError(suggest.unknown("check", self.what, checks))
+        with interrupt.postponed():  # what all of them need, torch among it
+            from sandbox import lookup
+
+            lookup.package("theory_checks")
+            importlib.import_module("theory_checks.adversary")
         return checks[self.what]()
 
     def _rate(self) -> Any:
@@ -134,7 +140,7 @@ class Check:
         screen.table(screen.console(), list(adversary.COLUMNS), [found.row() for found in outcomes])
         if any(found.news for found in outcomes):
             return 1
-        return screen.INTERRUPTED if outcomes[-1].interrupted else 0
+        return interrupt.EXIT_CODE if outcomes[-1].interrupted else 0
 
     def _regret(self) -> int:
         import dataclasses as dc
@@ -164,3 +170,7 @@ class Check:
         with atomically(self.out / f"{stem}.png") as path:
             figure.savefig(path, format="png")
         sys.stdout.write(f"Written to {self.out}/: {stem}.json, {stem}.png\n")
+
+    def interrupted(self) -> str:
+        """What Ctrl-C leaves; a search for a counterexample returns the best so far by itself."""
+        return interrupt.written(self.out)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tyro.conf import Positional, UseAppendAction
 
-from sandbox.cli import screen
+from sandbox.cli import interrupt, screen
 
 FAILED = 1  # exit code where a user's code ended with an error
 
 
 @dataclasses.dataclass
-class Compare:
+class Compare(interrupt.Command):
     """Compare variants on one task, with equal tuning budgets and paired seeds.
 
     The first variant is what the others are compared with. A variant is a name (apollo-sandbox variants), a recipe in a TOML
@@ -83,32 +83,37 @@ class Compare:
 
     def main(self) -> int:
         """Runs it."""
-        from sandbox.experiments.compare import compare
-        from sandbox.experiments.executors import Failed
-        from sandbox.experiments.search import spoken
+        with interrupt.postponed():
+            from sandbox.experiments import report, tables
+            from sandbox.experiments.compare import compare
+            from sandbox.experiments.executors import Failed
+            from sandbox.experiments.search import spoken
 
-        own = ("variants", "task", "search")
+        own = ("variants", "task", "search", "out")
         arguments = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in own}
+        arguments["out"] = self._folder()
         console = screen.console()
         if not self.variants:
             raise ValueError("compare: name at least one variant, as in: apollo-sandbox compare apollo adamw")
         if self.out is not None:
             screen.folder(self.out)
+        search = dict(spoken(text) for text in self.search) or None
         try:
             with screen.progress(console) as progress:
-                search = dict(spoken(text) for text in self.search) or None
                 result = compare(list(self.variants), self.task, progress=progress, search=search, **arguments)
-        except KeyboardInterrupt:
-            screen.say(console, "Interrupted. Finished runs are kept; the same command goes on from here.")
-            return screen.INTERRUPTED
         except Failed as error:
             sys.stderr.write("".join(f"apollo-sandbox: {failure}\n" for failure in error.failures))
             return FAILED
-        from sandbox.experiments import report, tables
-
         for head, rows in tables.of(result):
             screen.table(console, head, rows)
         for line in tables.notes(result):
             screen.say(console, line)
         screen.say(console, f"Written to {result.folder}/: {', '.join(report.FILES)}")
         return FAILED if result.failures else 0
+
+    def _folder(self) -> Path:
+        return self.out or Path("results") / self.task.replace(":", "-").replace("/", "-")
+
+    def interrupted(self) -> str:
+        """What Ctrl-C leaves."""
+        return interrupt.kept(self._folder(), "results.parquet", what="runs")

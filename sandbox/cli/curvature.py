@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from sandbox.cli import screen
+from sandbox.cli import interrupt, screen
 
 
 @dataclasses.dataclass
-class Curvature:
+class Curvature(interrupt.Command):
     """Compare the curvature that variants estimate with the true diagonal of the Hessian, while they train.
 
     Every variant trains from the same start on the same batches, at its own constant rate. A few times on the way the diagonal
@@ -48,8 +48,9 @@ class Curvature:
 
     def main(self) -> int:
         """Runs it."""
-        from sandbox.experiments import inspect_report
-        from sandbox.experiments.inspect import inspect
+        with interrupt.postponed():
+            from sandbox.experiments import inspect_report
+            from sandbox.experiments.inspect import inspect
 
         arguments = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("variants", "task", "out")
@@ -57,7 +58,7 @@ class Curvature:
         console = screen.console()
         if not self.variants:
             raise ValueError("curvature: name at least one variant, as in: apollo-sandbox curvature apollo adahessian")
-        out = self.out or Path("results/curvature") / self.task.replace(":", "-").replace("/", "-")
+        out = self._folder()
         if self.out is not None:
             screen.folder(self.out)
         with screen.progress(console, "samples") as progress:
@@ -66,4 +67,11 @@ class Curvature:
         for line in inspect_report.notes(result):
             screen.say(console, line)
         screen.say(console, f"Written to {out}/: {', '.join(inspect_report.FILES)}")
-        return screen.INTERRUPTED if result.interrupted else 0
+        return interrupt.EXIT_CODE if result.interrupted else 0
+
+    def _folder(self) -> Path:
+        return self.out or Path("results/curvature") / self.task.replace(":", "-").replace("/", "-")
+
+    def interrupted(self) -> str:
+        """What Ctrl-C leaves where no sample had been taken; afterwards `inspect` returns what was measured."""
+        return interrupt.written(self._folder())

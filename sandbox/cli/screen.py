@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-INTERRUPTED = 130  # exit code
-
 
 def folder(out: Path) -> None:
     """Makes the folder for results, before work whose results would find no place.  Raises ValueError where a file is there."""

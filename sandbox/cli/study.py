@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from sandbox.cli import screen
+from sandbox.cli import interrupt, screen
 
 
 @dataclasses.dataclass
-class Study:
+class Study(interrupt.Command):
     """The paper's experiments: list them, run one in a size, report what was found.
 
     Sizes: smoke (seconds, with packaged data), cpu (half an hour to hours), gpu, and paper (its exact settings, on folders of
@@ -63,24 +64,24 @@ class Study:
         chosen = studies.all_studies() if self.name == "all" else [studies.get(self.name)]
         chosen = [s for s in chosen if self.name != "all" or self.tier in s.tiers]
         screen.folder(self.out)
-        try:
-            for study in chosen:
-                with screen.progress(console) as progress:
-                    path = run(
-                        study,
-                        self.tier,
-                        self.out,
-                        parts=self.parts or None,
-                        seeds=self.seeds,
-                        jobs=self.jobs,
-                        options=Options(device=self.device),
-                        progress=lambda what, done, total, progress=progress: progress(done, total, what),  # type: ignore[misc]
-                    )
-                screen.say(console, f"{study.key} {study.name}: {path}")
-        except KeyboardInterrupt:
-            screen.say(console, "Interrupted. Finished runs are kept; the same command goes on from here.")
-            return screen.INTERRUPTED
+        for study in chosen:
+            with screen.progress(console) as progress:
+                path = run(
+                    study,
+                    self.tier,
+                    self.out,
+                    parts=self.parts or None,
+                    seeds=self.seeds,
+                    jobs=self.jobs,
+                    options=Options(device=self.device),
+                    progress=functools.partial(_told, progress),
+                )
+            screen.say(console, f"{study.key} {study.name}: {path}")
         return 0
+
+    def interrupted(self) -> str:
+        """Finished runs are kept."""
+        return f"Interrupted. Finished runs are kept in {self.out}/; the same command continues from there."
 
     def _report(self) -> int:
         from sandbox import studies
@@ -105,3 +106,7 @@ class Study:
         screen.say(console, title)
         screen.table(console, head, body)
         return 0
+
+
+def _told(progress: Any, what: str, done: int, total: int) -> None:
+    progress(done, total, what)

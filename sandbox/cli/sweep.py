@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tyro.conf import Positional, UseAppendAction
 
-from sandbox.cli import screen
+from sandbox.cli import interrupt, screen
 
 
 @dataclasses.dataclass
-class Sweep:
+class Sweep(interrupt.Command):
     """Train a recipe on a whole grid of numbers at once; a heat map for two, curves for one, Parquet for all.
 
     Any number of any slot can be varied, by its dotted name (apollo-sandbox show RECIPE --toml lists them). All members run
@@ -46,28 +46,33 @@ class Sweep:
 
     def main(self) -> int:
         """Runs it."""
-        from sandbox.experiments.sweep import sweep, values_of
+        with interrupt.postponed():
+            from sandbox.experiments.sweep import sweep, values_of
 
         pairs = [values_of(text) for text in self.vary]
         names = [name for name, _ in pairs]
         if len(set(names)) < len(names):
             raise ValueError(f"--vary names {next(n for n in names if names.count(n) > 1)} twice")
         console = screen.console()
-        folder = "-".join(["sweep", Path(self.recipe).stem, self.task, *names]).replace(":", "-").replace("/", "-")
-        out = self.out or Path("results") / folder
+        out = self._folder()
         if self.out is not None:
             screen.folder(self.out)
         options = {name: getattr(self, name) for name in ("seeds", "steps", "warmup", "schedule", "compiled")}
-        try:
-            with screen.progress(console, "member steps") as progress:
-                found = sweep(
-                    self.recipe, self.task, dict(pairs), out=out, memory=int(self.memory * 2**30),
-                    progress=lambda done, total: progress(done, total, "training"), **options,
-                )  # fmt: skip
-        except KeyboardInterrupt:
-            screen.say(console, "Interrupted. Whole blocks of members are kept; the same command goes on from there.")
-            return screen.INTERRUPTED
+        with screen.progress(console, "member steps") as progress:
+            found = sweep(
+                self.recipe, self.task, dict(pairs), out=out, memory=int(self.memory * 2**30),
+                progress=lambda done, total: progress(done, total, "training"), **options,
+            )  # fmt: skip
         screen.table(console, *found.table())
         pictures = ", sweep.png" if len(names) <= 2 else "; a picture shows one or two numbers"
         screen.say(console, f"Written to {out}/: sweep.parquet, manifest.json{pictures}")
         return 0
+
+    def _folder(self) -> Path:
+        names = [text.partition("=")[0].strip() for text in self.vary]
+        name = "-".join(["sweep", Path(self.recipe).stem, self.task, *names])
+        return self.out or Path("results") / name.replace(":", "-").replace("/", "-")
+
+    def interrupted(self) -> str:
+        """What Ctrl-C leaves."""
+        return interrupt.kept(self._folder(), "sweep.parquet", what="blocks of members")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from sandbox import hessian, kernel
+from sandbox import hessian, parts
 from sandbox.ensemble import grid
 from sandbox.ensemble.members import Group
 from sandbox.probes.occupancy import mask_of
@@ -46,7 +46,7 @@ class Lockstep:
             states = grid.stack([group.recipe(numbers).init(one) for numbers in rows])
             self.state = pytree.tree_map(lambda s: s.expand(len(seeds), *s.shape).clone(), states)
         self.streams = [iter(plan.task.batches(seed)) for seed in seeds]
-        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.seeds, self.draws = seeds, 0
         self.old: Any = ()
         moving = any(callable(c.lr) for c in group.configs)
         rates = None if moving else torch.tensor([c.lr for c in group.configs], dtype=torch.float64)
@@ -67,7 +67,9 @@ class Lockstep:
         z = None
         if self.recipe.second_order:
             one = pytree.tree_map(lambda p: p[0, 0], self.params)
-            z = grid.stack([pytree.tree_map(lambda p, g=g: hessian.rademacher(p, g), one) for g in self.generators])
+            draws = [hessian.generator(seed, self.draws) for seed in self.seeds]
+            self.draws += 1
+            z = grid.stack([pytree.tree_map(lambda p, g=g: hessian.rademacher(p, g), one) for g in draws])
         return batch, z
 
     def _rates(self, t: int) -> Tensor:
@@ -145,7 +147,7 @@ class Lockstep:
         seeds, configs = pytree.tree_leaves(self.params)[0].shape[:2]
 
         def share(varied: Any, state: Any, params: Any) -> Tensor:
-            recipe = kernel.at(self.group.recipe(varied), t)
+            recipe = parts.at(self.group.recipe(varied), t)
             leaves, spec = pytree.tree_flatten(params)
             masks = [mask_of(recipe, own, p) for own, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
             if any(mask is None for mask in masks):

@@ -216,7 +216,8 @@ class _Work:
         from sandbox.experiments.report import tables_to_disk
 
         rows, seen = self.frames()
-        tables_to_disk(self.store.folder, rows, seen if self.plan.probes else None)
+        if len(rows):
+            tables_to_disk(self.store.folder, rows, seen if self.plan.probes else None)
 
 
 def choose(method: Method, tuner: Tuner, *, relative: bool) -> Chosen:

@@ -14,7 +14,9 @@ import torch
 from sandbox import lookup, suggest
 from sandbox.blocks import Block
 from sandbox.experiments.outside import Outside, spelled
-from sandbox.optimizer import Optimizer, group_paths
+from sandbox.forms import toml
+from sandbox.optimizer import Optimizer
+from sandbox.optimizer.groups import paths
 from sandbox.recipe import Recipe
 
 Groups = list[dict[str, Any]]
@@ -48,7 +50,7 @@ class Ours:
 
     def fingerprint(self) -> str:
         """Of blocks and numbers."""
-        return self.recipe.fingerprint()
+        return toml.fingerprint(self.recipe)
 
     def parts(self) -> Any:
         """The objects on whose code a run depends."""
@@ -57,7 +59,7 @@ class Ours:
 
     def text(self) -> str:
         """The recipe as TOML."""
-        return self.recipe.to_toml()
+        return toml.dumps(self.recipe)
 
     def words(self) -> float:
         """State words a parameter."""
@@ -83,7 +85,7 @@ class Ours:
     def make(self, groups: Groups, lr: float, seed: int, backend: Any) -> list[Any]:
         """The optimizer of a run."""
         recipe, rate = self.recipe, lr
-        known = group_paths(recipe)
+        known = paths(recipe)
         made = []
         for group in groups:
             own = {name: value for name, value in group.items() if name in known or name == "params"}

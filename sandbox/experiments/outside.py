@@ -19,7 +19,9 @@ from typing import Any
 import torch
 
 from sandbox import imports, lookup, suggest
+from sandbox.forms import toml
 from sandbox.optimizer import Optimizer
+from sandbox.recipe import Recipe
 
 _SPELLING = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)
 _ONLY = ("matrices",)
@@ -89,7 +91,7 @@ class Outside:
             version = importlib.metadata.version(importlib.metadata.packages_distributions().get(top, [top])[0])
         except importlib.metadata.PackageNotFoundError:
             version = "none"
-        rest = None if self.rest is None else self.rest.fingerprint()
+        rest = toml.fingerprint(self.rest) if isinstance(self.rest, Recipe) else self.rest and self.rest.fingerprint()
         text = repr((self.path, sorted((k, repr(v)) for k, v in self.options.items()), self.only, rest, version))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

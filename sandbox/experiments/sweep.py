@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from sandbox import ensemble, lookup, suggest
+from sandbox import ensemble, lookup, suggest, tasks
 from sandbox.experiments import identity, manifest, tables
 from sandbox.experiments.figures import figure, literal
 from sandbox.experiments.methods import Ours
 from sandbox.experiments.run import threads
 from sandbox.experiments.store import atomically, locked
+from sandbox.forms import toml
 from sandbox.memory import whole
 from sandbox.recipe import Recipe
-from sandbox.tasks import Task, get
+from sandbox.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,7 +155,7 @@ def sweep(
     Raises ValueError for unknown names, for numbers out of their range, and for a folder with a sweep of other settings or the
     results of `sandbox.compare`.
     """
-    base, made = lookup.recipe(recipe), get(task)
+    base, made = lookup.recipe(recipe), tasks.get(task)
     numbers = {name: [float(v) for v in values] for name, values in vary.items()}
     known = base.hyperparameters()
     for name in numbers:
@@ -166,7 +167,7 @@ def sweep(
     whole("seeds", seeds)
     steps = made.steps if steps is None else steps
     facts = {
-        "recipe": base.to_toml(), "task": made.name, "vary": numbers, "seeds": seeds, "steps": steps, "warmup": warmup,
+        "recipe": toml.dumps(base), "task": made.name, "vary": numbers, "seeds": seeds, "steps": steps, "warmup": warmup,
         "schedule": schedule, "code": identity.of([identity.package(), Ours(base).parts(), made], reuse),
     }  # fmt: skip
     recipes = [dataclasses.replace(base.with_hyperparameters(c), name=base.name) for c in combinations]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sandbox import kernel, scope
+from sandbox import kernel, parts, scope
 from sandbox.blocks import Flow
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
     """
     on_floor = total = 0
     for index, group in enumerate(optimizer.param_groups):
-        recipe = optimizer._recipe(index)
+        recipe = optimizer.current_recipe(index)
         for p in group["params"]:
             state = optimizer.state[p]
             if not int(state["step"]):
                 continue
-            mask = mask_of(kernel.at(recipe, int(state["step"])), state, p)
+            mask = mask_of(parts.at(recipe, int(state["step"])), state, p)
             if mask is not None:
                 on_floor, total = on_floor + int(mask.sum()), total + p.numel()
     return on_floor / total if total else None
@@ -37,10 +37,12 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
 def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
     """The coordinates of a tensor on the floor at its last step; None where the recipe has none or cannot recall B.
 
-    recipe: with its numbers as they were at that step.
+    recipe: with its functions of t as they were at that step; what the state remembers of it is taken from there.
     """
     if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
         return None
+    for name in recipe.recalled:
+        recipe = parts.replaced(recipe, name, state[name], check=False)
     t, lr, within = state["step"], state["lr"], scope.of_tensor(recipe.scope)
     x = Flow(t=t, lr=lr, lr_old=lr, theta=p, g=p, tensor=scope.OneTensor(), scope=within)
     return kernel.on_floor(recipe, state, x)

@@ -14,7 +14,7 @@ from sandbox.blocks.base import spread
 from sandbox.kernel import own
 
 if TYPE_CHECKING:
-    from sandbox.recipe import Recipe
+    from sandbox.composition import Composition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class View:
     with.  Parameters and state are not copied: a probe that keeps a vector keeps a clone.
     """
 
-    recipe: Recipe
+    recipe: Composition
     t: Any
     lr: Any
     lr_old: Any
@@ -59,7 +59,7 @@ _VECTORS = (
 )
 
 
-def of(recipe: Recipe, x: Flow) -> View:
+def of(recipe: Composition, x: Flow) -> View:
     """The view of a finished step."""
     n = x.theta.numel()
 

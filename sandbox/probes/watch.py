@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sandbox import kernel, suggest
+from sandbox import kernel, pure, suggest
 from sandbox.blocks import Flow
+from sandbox.composition import Composition
 from sandbox.probes import measures
 from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
 from sandbox.probes.view import View
-from sandbox.recipe import Recipe, state_dtype
+from sandbox.pure import state_dtype
 
 if TYPE_CHECKING:
     import polars as pl
@@ -148,13 +149,13 @@ def replay(cohort: Cohort, step: Step) -> list[View]:
     for members in [everything] if recipe.scope == "global" else [[i] for i in everything]:
         p = cohort.params[members[0]].detach()
         where = state_dtype(p.dtype), p.device
-        prepared = kernel.prepare(recipe, cohort.steps + 1, step.lr, cohort.lr_old, *where, step.old)
+        prepared = kernel.evaluate(recipe, cohort.steps + 1, step.lr, cohort.last).to(*where)
         rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
         seen: list[View] = []
 
-        def observe(x: Flow, seen: list[View] = seen, now: Recipe = prepared.recipe) -> None:
+        def observe(x: Flow, seen: list[View] = seen, now: Composition = prepared.recipe) -> None:
             seen.append(views.of(now, x))
 
-        recipe.leaf_update(prepared, rows, step.norm, observe)
+        pure.together(recipe, prepared, rows, step.norm, observe)
         found += views.split(seen[0], [cohort.params[i].numel() for i in members])
     return found

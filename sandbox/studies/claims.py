@@ -70,7 +70,7 @@ CLAIMS = (
           _components("global-secant", "channel-secant", "coordinate-secant")),
     Claim(10, "The stepsize correction reduces variance", Open("needs the variance of B over minibatches")),
     Claim(11, "Averaging gradients lowers the loss", _components("no-momentum")),
-    Claim(12, "The absolute value is right for negative curvature", Open("needs max(B, σ) without the absolute value beside it")),
+    Claim(12, "The absolute value is right for negative curvature", Open("needs max(B, σ) beside it")),
     Claim(13, "Rectification keeps steps bounded", Open("needs a range of floors")),
     Claim(14, "η and σ matter only through their ratio", Same("F10", ("ε with 1/σ",), ("σ=1", "σ=0.01"), 1e-9)),
     Claim(15, "So only η needs tuning", Same("F10", ("ε with 1/σ",), ("σ=1", "σ=0.01"), 1e-9)),

@@ -224,6 +224,7 @@ class Task:
 
     def init(self, seed: int) -> Params:
         """The parameters with which a run starts."""
+        _ = self._frame  # made now: vmap, under which `apply` may be called, lets nobody draw
         return {name: p.detach() for name, p in self.start(seed).named_parameters()}
 
     def batches(self, seed: int) -> Iterator[Any]:

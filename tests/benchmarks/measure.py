@@ -97,7 +97,7 @@ def buffer_bytes(optimizer: Any) -> int:
     """Bytes that a plan of the compiled backend keeps beside the state: gradients and steps of small tensors."""
     total = 0
     for kept in getattr(optimizer, "_cohorts", {}).values():
-        for cohort in kept[1]:
+        for cohort in kept.each:
             for small in getattr(cohort.plan, "small", []):
                 kept = [small.g, *([] if cohort.plan.flat else [small.theta])]
                 total += sum(t.numel() * t.element_size() for t in kept)

@@ -1,0 +1,118 @@
+"""A graph compiled by Inductor, and the compiled graphs of the process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from sandbox import suggest
+from sandbox.backends import graph, selfcheck
+from sandbox.recipe import Recipe
+
+Run = Callable[[list[Tensor]], Any]
+
+# Compiled steps by what they depend on, for the process.  `compilations` counts them, for tests and the curious.
+_COMPILED: dict[Any, Kernel] = {}
+compilations: list[graph.Signature] = []
+
+
+class Kernel:
+    """The compiled graph of one signature.
+
+    Inductor gets the graph with the symbolic sizes of its trace, without Dynamo, whose checks cost more than a small step, and
+    without AOTAutograd, whose wrappers cost 20 µs a call where the step comes after a backward pass: there is no gradient.
+    What Inductor takes for granted about sizes is then checked by nobody: `guards` lists it (unless Inductor's cache knew the
+    graph).  It compares a size with 4096, which decides whether a float32 sum is added up in chunks: right for every size.
+    It may count indices in 31 bits: Dynamo compiles for longer tensors, and for a `mode`.
+    """
+
+    def __init__(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> None:
+        self.recipe, self.signature, self.step_only, self.mode = recipe, signature, step_only, mode
+        self._dynamo: Callable[..., None] | None = None
+        self._direct: Run | None = None
+        self.guards: list[str] = []
+        traced = self._trace()
+        if mode is None:
+            try:
+                self._direct, self.guards = _compile(traced)
+            except Exception as error:
+                # an entry of Inductor that is not public: another version of torch may not have it in this form
+                warnings.warn(
+                    f"torch {torch.__version__}: Inductor's direct entry failed ({suggest.short(error)}); steps go through "
+                    "torch.compile, which costs some microseconds more a call",
+                    stacklevel=2,
+                )
+
+    def _trace(self) -> GraphModule:
+        """The graph; sets `steps_only`, whether it writes the step instead of θ (where asked for and possible)."""
+        traced = graph.trace(self.recipe, self.signature, opaque=True, scale=_scale(self.signature))
+        self.steps_only = self.step_only and graph.write_step_only(traced)
+        selfcheck.check(self.recipe, self.signature, traced, self.steps_only)
+        return traced
+
+    def run_for(self, theta: Tensor) -> Run:
+        """What makes a step on a leaf as long as theta; it takes the graph's inputs as a list, and empties the list."""
+        if self._direct and theta.numel() < 2**31:
+            return self._direct
+        through = self._through_dynamo()
+        return lambda inputs: through(*inputs)
+
+    def _through_dynamo(self) -> Callable[..., None]:
+        if self._dynamo is None:
+            self._dynamo = torch.compile(self._trace(), fullgraph=True, dynamic=False, mode=self.mode)
+            inputs = graph.example(self.recipe, self.signature, _scale(self.signature))
+            for tensor in inputs[1:]:
+                _mark_dynamic(tensor, self.signature)
+            for tensor in inputs:
+                # CUDA graphs take tensors that are written in place only if they stay where they are, as ours do
+                torch._dynamo.mark_static_address(tensor, guard=False)
+            with _settings():
+                self._dynamo(*inputs)
+        return self._dynamo
+
+
+def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
+    """The graph compiled for inference, with the sizes of its trace, and what was taken for granted about them."""
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.virtualized import V
+
+    sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
+    fake = sizes[0].fake_mode
+    with torch._guards.tracing(torch._guards.TracingContext(fake)), V.set_fake_mode(fake), _settings():
+        run = compile_fx_inner(traced, sizes, is_inference=True)
+    return run, [str(guard.expr) for guard in fake.shape_env.guards]
+
+
+def kernel_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> Kernel:
+    """The kernel of a signature, compiled at the first call in the process."""
+    # Inductor writes the number of threads into its code
+    key = signature, step_only, mode, torch.get_num_threads()
+    with graph.LOCK:
+        if key not in _COMPILED:
+            compilations.append(signature)
+            _COMPILED[key] = Kernel(recipe, signature, step_only=step_only, mode=mode)
+        return _COMPILED[key]
+
+
+def _scale(signature: graph.Signature) -> int:
+    """Inductor parallelises by the sizes that it first sees: large ones."""
+    return 512 if signature.kind == "arena" else 1024
+
+
+def _settings() -> Any:
+    # d is computed twice rather than stored between the two passes: a word of memory traffic a parameter costs more
+    return torch._inductor.config.patch(
+        realize_reads_threshold=64, realize_opcount_threshold=512, realize_acc_reads_threshold=64
+    )
+
+
+def _mark_dynamic(tensor: Tensor, signature: graph.Signature) -> None:
+    if tensor.ndim and len(tensor) > 1:
+        torch._dynamo.mark_dynamic(tensor, 0)
+    if signature.kind == "channels" and tensor.ndim == 2 and tensor.shape[1] > 1:
+        torch._dynamo.mark_dynamic(tensor, 1)

@@ -1,0 +1,103 @@
+"""What each slot of a recipe takes: the base classes of blocks, one a slot, in the order of a step."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from sandbox.blocks.base import Block, Flow, broadcast_state, spread
+
+
+class Schedule(Block):
+    """A number as a function of t = 1, 2, …; fits wherever a number does."""
+
+    slots: ClassVar[tuple[str, ...]] = ("number",)
+
+    def __call__(self, t: Any) -> Any:
+        """Value at update t (from 1)."""
+        raise TypeError(f"{type(self).__name__} must define __call__(t)")
+
+
+class Gradient(Block):
+    """Turns the gradient (`value`, also `x.g`) into the one that the method sees."""
+
+    slots: ClassVar[tuple[str, ...]] = ("gradient",)
+
+
+class Moment(Block):
+    """Averages the gradient.  First state: m; y = m_new - m_old; output: the numerator of the direction."""
+
+    slots: ClassVar[tuple[str, ...]] = ("moment",)
+
+    def weight(self, t: Any) -> Any:
+        """Weight a of the newest gradient in m at update t."""
+        return 1.0
+
+
+class Curvature(Block):
+    """Estimates a diagonal B from what the step has seen."""
+
+    slots: ClassVar[tuple[str, ...]] = ("curvature",)
+    estimates = ""  # what `estimate` gives, in terms of B; "" where it gives nothing
+
+    def hessian(self, z: Tensor, Hz: Tensor) -> Tensor:
+        """What a second-order block takes from one Hessian-vector product, in the parameter's own shape."""
+        return z * Hz
+
+    def estimate(self, B: Tensor, x: Flow) -> Tensor | None:
+        """What B (averaged or not) says of the Hessian's diagonal, on its scale; None where it says nothing of it."""
+        return None
+
+    def residual(self, x: Flow) -> Tensor | None:
+        """How far B is from the equation that the block solves, over the size of its terms; None where it solves none."""
+        return None
+
+
+class Averaging(Block):
+    """Averages B (`value`) before it is rectified."""
+
+    slots: ClassVar[tuple[str, ...]] = ("averaging",)
+
+
+class Rectifier(Block):
+    """Turns B into the diagonal D > 0 that divides the direction."""
+
+    slots: ClassVar[tuple[str, ...]] = ("rectifier",)
+
+    def on_floor(self, B: Tensor, **state: Tensor) -> Tensor | None:
+        """Mask of coordinates where D is the floor and not the curvature; None where there is no floor."""
+        return None
+
+
+class Decay(Block):
+    """Weight decay: what is added to the direction u = m/D (`value`), or taken off θ."""
+
+    slots: ClassVar[tuple[str, ...]] = ("decay",)
+    in_direction: ClassVar[bool] = False  # whether the decay is part of d
+
+    def add(self, u: Tensor, theta: Tensor, **state: Tensor) -> Tensor:
+        """The direction d from u and θ before the step."""
+        return u
+
+    def recall(self, u: Tensor, theta: Tensor, lr: Any, **state: Tensor) -> Tensor:
+        """The previous direction, from the previous u, θ as that step left it, and the rate η of that step."""
+        return u
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """d and the new state."""
+        new = broadcast_state(self, self.update(x, **state), state)
+        return self.add(x.value, x.theta, **spread(self, new, x)), new
+
+    def shrink(self, x: Flow) -> Tensor:
+        """θ as the step starts from it."""
+        return x.theta
+
+    def check_lr(self, lr: float) -> None:
+        """Raises ValueError where the rate of decay makes no sense together with `lr`."""
+
+
+class Projection(Block):
+    """Maps the new θ (`value`) into the feasible set."""
+
+    slots: ClassVar[tuple[str, ...]] = ("projection",)

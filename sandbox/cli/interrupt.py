@@ -1,0 +1,57 @@
+"""Ctrl-C: whenever it comes, the command says what is kept and ends with exit code 130."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+EXIT_CODE = 130
+
+
+class Command:
+    """A command: its fields are its options, its docstring is its help."""
+
+    def main(self) -> int:
+        """Does the work; returns the exit code."""
+        raise NotImplementedError
+
+    def interrupted(self) -> str:
+        """What to say when Ctrl-C has ended `main`: what of the work is kept."""
+        return "Interrupted."
+
+
+@contextlib.contextmanager
+def postponed() -> Iterator[None]:
+    """Postpones an interrupt to the end of the block.
+
+    For imports: one that is broken off half way leaves modules that fail later, or turns the interrupt into an ImportError.
+    """
+    heard = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
+    if not heard:  # by this thread, or by this process (a shell's background job)
+        yield
+        return
+    pending: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pending:
+        raise KeyboardInterrupt
+
+
+def kept(folder: Path, results: str, *, what: str) -> str:
+    """What a command that continues where it stopped says: whether `results` is in the folder yet."""
+    if (folder / results).exists():
+        return f"Interrupted. Finished {what} are kept in {folder}/; the same command continues from there."
+    return f"Interrupted before any {what} were finished; nothing is kept."
+
+
+def written(folder: Path) -> str:
+    """What a command that writes its results at the end says."""
+    if folder.is_dir() and any(folder.iterdir()):
+        return f"Interrupted. Whatever was written to {folder}/ is kept."
+    return "Interrupted before anything was written."

@@ -1,0 +1,165 @@
+"""A composition of blocks, one in each slot, and what follows from it: what a step keeps, needs and recalls."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from sandbox import parts, scope, suggest
+from sandbox.blocks import (
+    ELEMENT,
+    EMA,
+    SCOPE,
+    AbsoluteFloor,
+    Averaging,
+    Block,
+    Curvature,
+    Decay,
+    Moment,
+    NoAveraging,
+    NoDecay,
+    NoProjection,
+    Number,
+    Projection,
+    Rectifier,
+    WeakSecant,
+    number,
+)
+from sandbox.blocks.number import is_function, validated
+from sandbox.parts import SLOTS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Composition:
+    """A recipe as data; the defaults are Apollo's (paper, Algorithm 1).
+
+    lr: the default rate η, a number or a function of t.  scope: who shares a secant constraint ("parameter", "global",
+    "channel" or "coordinate").  Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that
+    do not fit together.
+    """
+
+    name: str = dataclasses.field(default="custom", metadata={"label": True})
+    lr: Number = number(default=0.01, range="[0, inf)")
+    gradient: tuple[Block, ...] = ()
+    moment: Moment = EMA()
+    curvature: Curvature = WeakSecant()
+    averaging: Averaging | Moment = NoAveraging()
+    rectifier: Rectifier = AbsoluteFloor()
+    decay: Decay = NoDecay()
+    projection: Projection = NoProjection()
+    scope: str = "parameter"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a recipe's name is a text, got {self.name!r}")
+        if isinstance(self.gradient, Block) or not isinstance(self.gradient, Iterable):
+            object.__setattr__(self, "gradient", (self.gradient,))
+        object.__setattr__(self, "gradient", tuple(self.gradient))
+        lr = next(f for f in dataclasses.fields(self) if f.name == "lr")
+        object.__setattr__(self, "lr", validated("Recipe", lr, self.lr))
+        for path, block in self.blocks():
+            slot = path.split(".")[0]
+            if not isinstance(block, Block) or slot not in block.slots:
+                raise TypeError(parts.misfit(slot, block))
+        if self.scope not in scope.NAMES:
+            raise ValueError(suggest.unknown("scope", str(self.scope), scope.NAMES))
+        self._check_needs()
+
+    def _check_needs(self) -> None:
+        for path, block in self.blocks():
+            name = type(block).__name__
+            if "grad_norm" in block.needs and path != "gradient.0":
+                raise ValueError(f"{name} takes the norm of the raw gradients, so it must come first in `gradient`")
+            if {"y", "m"} & set(block.needs) and not self.moment.state:
+                raise ValueError(
+                    f"{name} in slot {path!r} compares averages of the gradient, but {type(self.moment).__name__} keeps "
+                    "none; for no momentum take moment=EMA(beta=0)"
+                )
+
+    def blocks(self) -> Iterator[tuple[str, Block]]:
+        """(path, block) of every slot in the order of a step; gradient blocks are "gradient.0", "gradient.1", …"""
+        for i, block in enumerate(self.gradient):
+            yield f"gradient.{i}", block
+        for slot in SLOTS[1:]:
+            yield slot, getattr(self, slot)
+
+    @functools.cached_property
+    def uses_direction(self) -> bool:
+        """Whether some block looks at the previous direction d."""
+        return any("d_old" in block.needs for _, block in self.blocks())
+
+    @functools.cached_property
+    def stores_direction(self) -> bool:
+        """Whether d must be stored, since it cannot be computed again from the rest of the state.
+
+        d = m/D comes from the state where moment, curvature, averaging and rectifier recall their outputs.  A decay inside
+        d is recalled from θ, which a projection would have changed.
+        """
+        recalled = all(getattr(self, slot).recalls for slot in ("moment", "curvature", "averaging", "rectifier", "decay"))
+        changed = self.decay.in_direction and not isinstance(self.projection, NoProjection)
+        return self.uses_direction and not (recalled and not changed)
+
+    @functools.cached_property
+    def recalls_direction(self) -> bool:
+        """Whether each step computes the direction of the one before again."""
+        return self.uses_direction and not self.stores_direction
+
+    @functools.cached_property
+    def recalled(self) -> tuple[str, ...]:
+        """Dotted names of the hyperparameters that recall the previous direction, each a 0-d state of every tensor.
+
+        Those of the blocks whose `read` (of a decay: `recall`) is their own: what the base class does needs none.
+        """
+        if not self.recalls_direction:
+            return ()
+        slots = ("moment", "curvature", "averaging", "rectifier")
+        named = [slot for slot in slots if type(getattr(self, slot)).read is not Block.read]
+        named += ["decay"] if type(self.decay).recall is not Decay.recall else []
+        return tuple(name for slot in named for name in parts.own_places(slot, getattr(self, slot)))
+
+    @functools.cached_property
+    def has_schedules(self) -> bool:
+        """Whether some number is a function of t."""
+        found = [self.lr, *(getattr(o, f.name) for _, o in self.blocks() for f in dataclasses.fields(o))]  # type: ignore[arg-type]
+        nested = [getattr(o, f.name) for o in found if isinstance(o, Block) for f in dataclasses.fields(o)]  # type: ignore[arg-type]
+        return any(is_function(value) for value in found + nested)
+
+    @functools.cached_property
+    def second_order(self) -> bool:
+        """Whether a step needs a Hessian-vector product."""
+        return any("hessian" in block.needs for _, block in self.blocks())
+
+    def state_kinds(self) -> dict[str, str]:
+        """Name -> kind of shape of every state tensor, the `host_names` apart."""
+        kinds = {f"{path}.{name}": kind for path, block in self.blocks() for name, kind in block.state.items()}
+        return kinds | ({"direction.d": ELEMENT} if self.stores_direction else {})
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """Names of the 0-d states in float64: updates made, the last rate, and what recalls the last direction."""
+        return ("step", "lr", *self.recalled)
+
+    @property
+    def state_words(self) -> int:
+        """State words a parameter."""
+        few = SCOPE if self.scope == "coordinate" else ELEMENT
+        return sum(kind in (ELEMENT, few) for kind in self.state_kinds().values())
+
+    def structure(self) -> dict[str, str]:
+        """Slot -> its block without numbers: two recipes of equal structure differ only in numbers."""
+        slots = {slot: parts.structure(getattr(self, slot)) for slot in SLOTS}
+        return slots | {"scope": self.scope}
+
+    @functools.cached_property
+    def leaves(self) -> list[Any]:
+        """Every number, in the order of the pytree."""
+        return pytree.tree_leaves(self)
+
+    @functools.cached_property
+    def needs_norm(self) -> bool:
+        """Whether a step needs the norm of all gradients together."""
+        return any("grad_norm" in block.needs for block in self.gradient)

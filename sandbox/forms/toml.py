@@ -1,0 +1,138 @@
+"""Recipes as TOML and back.
+
+    name = "apollo"
+    lr = 0.01
+    scope = "parameter"
+
+    [rectifier]
+    block = "AbsoluteFloor"        # a block of sandbox.blocks, or "my_module:MyBlock"
+    sigma = 0.01
+
+Every slot is a table, `gradient` an array of tables.  What is left out has the default of `Recipe` or of the block.  A number
+that is a plain function of t is written {function = "module:name"}.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import tomllib
+from typing import Any
+
+import tomli_w
+from torch import Tensor
+
+from sandbox import blocks, suggest
+from sandbox.blocks import Block
+from sandbox.blocks.number import is_number
+from sandbox.parts import SLOTS
+from sandbox.recipe import Recipe
+
+
+def dumps(recipe: Recipe) -> str:
+    """The TOML text of a recipe, every number in it."""
+    return tomli_w.dumps(_table(recipe))
+
+
+def loads(text: str) -> Recipe:
+    """The recipe of a TOML text.  Raises ValueError for what is no TOML, an unknown key, block or import path."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"not a recipe in TOML: {error}") from error
+    known = {f.name for f in dataclasses.fields(Recipe)}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise ValueError(suggest.unknown("key of a recipe", key, known))
+        if key == "gradient":
+            values[key] = tuple(_block(row, key) for row in (value if isinstance(value, list) else [value]))
+        else:
+            values[key] = _value(value, key) if key in (*SLOTS, "lr") else value
+    return Recipe(**values)
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """SHA-256 of the TOML text without the name, its first twelve digits."""
+    table = _table(recipe)
+    del table["name"]
+    return hashlib.sha256(tomli_w.dumps(table).encode()).hexdigest()[:12]
+
+
+def _table(owner: Any) -> dict[str, Any]:
+    table: dict[str, Any] = {} if isinstance(owner, Recipe) else {"block": _path(type(owner))}
+    for field in dataclasses.fields(owner):
+        value = getattr(owner, field.name)
+        if isinstance(value, Block):
+            table[field.name] = _table(value)
+        elif isinstance(value, tuple):
+            table[field.name] = [_table(v) if isinstance(v, Block) else v for v in value]
+        elif isinstance(value, Tensor):
+            if value.numel() > 1:
+                raise ValueError(f"{type(owner).__name__}.{field.name} is a batch of values; a TOML recipe holds one")
+            table[field.name] = float(value)
+        elif is_number(field) and callable(value):
+            table[field.name] = {"function": _path(value)}
+        elif value is None:
+            if field.default is not None:
+                raise ValueError(f"{type(owner).__name__}.{field.name} is None, for which TOML has no word")
+        elif isinstance(value, bool | int | float | str):
+            table[field.name] = value
+        else:
+            raise ValueError(f"{type(owner).__name__}.{field.name} = {value!r} cannot be written as TOML")
+    return table
+
+
+def _path(thing: Any) -> str:
+    """The shortest name by which `thing` is found again in another process."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", repr(thing))
+    if getattr(blocks, name, None) is thing:
+        return name
+    if module in (None, "__main__") or "<" in name:
+        raise ValueError(
+            f"{name} has no import path that another process could use; define it at the top of a module of its own"
+        )
+    return f"{module}:{name}"
+
+
+def _value(value: Any, key: str) -> Any:
+    if isinstance(value, dict):
+        if "function" not in value:
+            return _block(value, key)
+        if not isinstance(value["function"], str) or not callable(function := imported(value["function"])):
+            raise ValueError(f"{key}: {value['function']!r} is not the import path of a function, as 'module:name'")
+        return function
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _block(table: dict[str, Any], key: str) -> Block:
+    if not isinstance(table, dict) or "block" not in table:
+        raise ValueError(f'{key}: expected a table with block = "Name", got {table!r}')
+    name = table["block"]
+    if not isinstance(name, str):
+        raise ValueError(f"{key}: the block's name must be a text, got {name!r}")
+    known_blocks = [n for n in blocks.__all__ if dataclasses.is_dataclass(getattr(blocks, n)) and n != "Flow"]
+    if ":" not in name and name not in known_blocks:
+        raise ValueError(suggest.unknown("block", name, known_blocks))
+    made = imported(name) if ":" in name else getattr(blocks, name)
+    if not (isinstance(made, type) and issubclass(made, Block) and dataclasses.is_dataclass(made)):
+        raise ValueError(f"{key}: {name!r} is not a block (a class made with @block)")
+    known = {f.name for f in dataclasses.fields(made)}
+    values = {k: _value(v, f"{key}.{k}") for k, v in table.items() if k != "block"}
+    for k in values:
+        if k not in known:
+            raise ValueError(suggest.unknown(f"number of {name}", k, known))
+    return made(**values)
+
+
+def imported(path: str) -> Any:
+    """The object at "module:name"."""
+    module, _, name = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever a user's module raises
+        raise ValueError(f"cannot import {path!r}: {type(error).__name__}: {error}") from error
+    return found

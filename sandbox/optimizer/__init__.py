@@ -1,0 +1,5 @@
+"""`Optimizer`, the torch.optim face of a recipe."""
+
+from sandbox.optimizer.optimizer import Optimizer
+
+__all__ = ["Optimizer"]

@@ -1,0 +1,111 @@
+"""Checkpoints of `sandbox.Optimizer`: tensors, numbers and texts only, exact, and independent of the backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from sandbox.blocks.number import is_function, show
+from sandbox.optimizer import groups
+from sandbox.optimizer.cohorts import complete
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+def pack(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """torch's state_dict as a snapshot, each recipe as the texts of its slots."""
+    packed = [
+        {**groups.plain(group), "recipe": {"name": groups.recipe_of(group).name, **_structure(group)}}
+        for group in state_dict["param_groups"]
+    ]
+    return {**state_dict, "state": {key: snapshot(value) for key, value in state_dict["state"].items()}, "param_groups": packed}
+
+
+def snapshot(state: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a state whose tensors share no memory with it, nor with each other."""
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+
+
+def unpack(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    """Copies a checkpoint into an optimizer; nothing is changed where it does not fit."""
+    for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
+        changed = hook(optimizer, state_dict)
+        state_dict = state_dict if changed is None else changed
+    if not {"state", "param_groups"} <= set(state_dict):
+        raise ValueError(f"not a state_dict of an optimizer: it has {', '.join(map(str, state_dict)) or 'nothing'}")
+    pairs = _matched(optimizer.param_groups, state_dict["param_groups"])
+    saved = state_dict["state"]
+    for recipe, key, p, name in pairs:
+        complete(recipe, p, optimizer.state, name)
+        _check_state(optimizer.state[p], saved.get(key), (*recipe.host_names, *recipe.state_kinds()), name)
+    for group, old in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        for key, value in old.items():
+            if key not in ("params", "param_names", "recipe"):
+                _assign(group, key, value)
+    for recipe, key, p, _ in pairs:
+        for name in (*recipe.host_names, *recipe.state_kinds()):
+            optimizer.state[p][name].copy_(saved[key][name])
+    for post in optimizer._optimizer_load_state_dict_post_hooks.values():
+        post(optimizer)
+
+
+def _structure(group: dict[str, Any]) -> dict[str, str]:
+    """The recipe's structure, and whether its rate is a number or which function of t."""
+    lr = group["lr"]
+    return {**groups.recipe_of(group).structure(), "lr": f"function of t {show(lr)}" if is_function(lr) else "number"}
+
+
+def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tuple[Any, Any, Tensor, str]]:
+    """(recipe, key in the checkpoint, parameter, its name), after checking that groups and recipes agree."""
+    if len(mine) != len(old):
+        raise ValueError(f"the checkpoint has {len(old)} parameter groups, the optimizer {len(mine)}")
+    found = []
+    for index, (group, saved) in enumerate(zip(mine, old, strict=True)):
+        params, keys = group["params"], saved["params"]
+        if len(params) != len(keys):
+            raise ValueError(f"group {index}: the checkpoint has {len(keys)} parameters, the optimizer {len(params)}")
+        _check_recipe(index, group, saved.get("recipe"))
+        names, there = group.get("param_names"), saved.get("param_names")
+        if names and there:
+            lacking = [name for name in names if name not in there]
+            if lacking:
+                raise ValueError(f"group {index}: the checkpoint has no parameter called {', '.join(map(repr, lacking))}")
+            by_name = dict(zip(there, keys, strict=True))
+            keys = [by_name[name] for name in names]
+        shown = [repr(names[i]) if names else f"{i} of group {index}" for i in range(len(params))]
+        found += [(groups.recipe_of(group), key, p, name) for key, p, name in zip(keys, params, shown, strict=True)]
+    return found
+
+
+def _check_recipe(index: int, group: dict[str, Any], saved: Any) -> None:
+    if not isinstance(saved, dict):
+        raise ValueError(f"group {index}: no recipe in the checkpoint; it is not one of sandbox.Optimizer")
+    here = _structure(group)
+    differing = [f"{slot}: {saved.get(slot)} there, {here[slot]} here" for slot in here if saved.get(slot) != here[slot]]
+    if differing:
+        raise ValueError(
+            f"group {index}: the checkpoint belongs to recipe {saved.get('name')!r}, which differs from "
+            f"{groups.recipe_of(group).name!r} in {'; '.join(differing)}"
+        )
+
+
+def _check_state(mine: dict[str, Tensor], saved: dict[str, Tensor] | None, names: tuple[str, ...], name: str) -> None:
+    if saved is None:
+        raise ValueError(f"the checkpoint has no state of parameter {name}")
+    for key in names:
+        if key not in saved:
+            raise ValueError(f"the checkpoint lacks the state {key!r} of parameter {name}")
+        if saved[key].shape != mine[key].shape:
+            raise ValueError(
+                f"state {key!r} of parameter {name}: shape {tuple(saved[key].shape)} there, {tuple(mine[key].shape)} here"
+            )
+
+
+def _assign(group: dict[str, Any], key: str, value: Any) -> None:
+    """Numbers held as tensors are filled and never replaced, so that whoever holds them sees the change."""
+    if isinstance(group.get(key), Tensor):
+        group[key].fill_(float(value))
+    else:
+        group[key] = value.clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,64 @@
+"""Who steps together: the tensors of a group that have a gradient, by the numbers of their last step."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection
+from typing import Any
+
+from torch import Tensor
+
+from sandbox import pure
+from sandbox.backends import Cohort
+from sandbox.recipe import Recipe
+
+States = dict[Any, Any]  # the optimizer's, by parameter
+
+
+class Cohorts:
+    """The cohorts of one group; kept while the same tensors have a gradient and their states are what the last step left."""
+
+    def __init__(
+        self, group: dict[str, Any], recipe: Recipe, present: list[bool], states: States, name: Callable[[int], str]
+    ) -> None:
+        self._base, self._params, self._present = group["recipe"], list(group["params"]), present
+        found: dict[tuple[float, ...], list[int]] = {}
+        for i, p in enumerate(self._params):
+            if present[i] and p.numel():
+                complete(recipe, p, states, name(i))
+                found.setdefault(tuple(float(states[p][key]) for key in recipe.host_names), []).append(i)
+        self.each = []
+        for numbers, places in found.items():
+            params = [self._params[i] for i in places]
+            last = dict(zip(recipe.host_names, numbers, strict=True))
+            self.each.append(Cohort(places, params, [states[p] for p in params], last))
+
+    def stand(self, group: dict[str, Any], present: list[bool]) -> bool:
+        """Whether they are still those of this group, and none has caught up with another."""
+        if group["recipe"] is not self._base or present != self._present or not same(group["params"], self._params):
+            return False
+        return all(c.stands() for c in self.each) and len({tuple(c.last.values()) for c in self.each}) == len(self.each)
+
+
+def same(one: Collection[Any], two: Collection[Any]) -> bool:
+    """Whether two collections hold the same objects in the same order; in C, since it is asked in every step."""
+    return len(one) == len(two) and all(map(operator.is_, one, two))
+
+
+def complete(recipe: Recipe, p: Tensor, states: States, name: str) -> None:
+    """Makes anew what is missing in the state of a parameter, as before its first step.
+
+    Raises ValueError for a tensor of another shape than it had, TypeError for an entry that is no tensor.
+    """
+    if not isinstance(states[p], dict):
+        states[p] = dict(states[p])
+    state, kinds = states[p], recipe.state_kinds()
+    fresh = None
+    for key in (*recipe.host_names, *kinds):
+        if key not in state:
+            fresh = fresh or pure.init(recipe, p.detach())
+            state[key] = fresh[key].cpu() if key in recipe.host_names else fresh[key]
+        elif key in kinds and not isinstance(state[key], Tensor):
+            raise TypeError(f"state {key!r} of parameter {name} must be a tensor, got {state[key]!r}")
+        elif key in kinds and state[key].shape != (shape := pure.state_shape(recipe, kinds[key], p)):
+            raise ValueError(f"state {key!r} of parameter {name} must have shape {tuple(shape)}, got {tuple(state[key].shape)}")

@@ -1,0 +1,138 @@
+"""What a parameter group holds: "lr", the recipe's hyperparameters under their dotted names, and counts of the optimizer.
+
+Two hyperparameters have the names that torch's schedulers know: the moment's first is "momentum", that of weight decay
+"weight_decay".
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import numbers
+from typing import Any
+
+from torch import Tensor
+
+from sandbox import lookup, suggest
+from sandbox.blocks.number import is_function, show
+from sandbox.recipe import Recipe
+
+# Entries of every group that are no hyperparameters, and their first values.  As numbers of the groups they are part of every
+# form of checkpoint.  maximize: climb.  seed, draws: of random vectors, and how many times some were drawn.
+COUNTS: dict[str, Any] = {"maximize": False, "seed": 0, "draws": 0, "skipped_steps": 0}
+
+_TORCHS = ("weight_decay", "momentum", "betas", "eps", "alpha", "dampening", "nesterov", "amsgrad", "lr_decay", "rho")
+
+
+def paths(recipe: Recipe) -> dict[str, str]:
+    """Name in a parameter group -> dotted path of the hyperparameter, for all of a recipe but lr."""
+    names = [path for path in recipe.hyperparameters() if path.partition(".")[0] != "lr"]
+    moment = next((path for path in names if path.count(".") == 1 and path.startswith("moment.")), None)
+    decay = next(iter(sorted(path for path in names if path.endswith(".weight_decay"))), None)
+    return {{moment: "momentum", decay: "weight_decay"}.get(path, path): path for path in names}
+
+
+def hyperparameters(recipe: Recipe) -> dict[str, Any]:
+    """What a parameter group of this recipe holds: "lr" and every hyperparameter by its name there."""
+    values = recipe.hyperparameters()
+    return {"lr": recipe.lr, **{name: values[path] for name, path in paths(recipe).items()}}
+
+
+def check_keywords(recipe: Recipe, given: dict[str, Any]) -> None:
+    """Raises ValueError for a keyword that is no hyperparameter of the recipe."""
+    for key in given:
+        if key not in paths(recipe) and key not in COUNTS and key != "lr":
+            raise ValueError(_refusal(recipe, key))
+
+
+def check_entries(recipe: Recipe, group: dict[str, Any], *, new: bool = False) -> None:
+    """Raises ValueError for an entry of a group that is meant as a hyperparameter and is none of the recipe's.
+
+    As in torch.optim a group may hold entries of its user's own (a tag, a scale of layers), and schedulers add theirs; they
+    mean nothing here.  new: of a group that is just being added, where something almost named like a hyperparameter is a slip.
+    """
+    known = paths(recipe)
+    own = {"params", "param_names", "lr", "recipe", "initial_lr", *COUNTS, *known}
+    for key in group:
+        if not isinstance(key, str) or key in own:
+            continue
+        if "." in key or key in _TORCHS or (new and difflib.get_close_matches(key, ["lr", *known], 1, 0.8)):
+            raise ValueError(_refusal(recipe, key))
+
+
+def _refusal(recipe: Recipe, key: str) -> str:
+    names = paths(recipe)
+    if key == "weight_decay":
+        return (
+            f"recipe {recipe.name!r} has no weight decay; give it some: recipe.replace(decay=Decoupled()), "
+            "decay=AdamWDecay() or gradient=(L2Decay(),)"
+        )
+    renamed = {path: name for name, path in names.items() if name != path}
+    if key in renamed:
+        return f"{key!r} is called {renamed[key]!r} in a parameter group"
+    if key == "betas":
+        pair = [name for name, path in names.items() if path.endswith(".beta")]
+        return f"'betas' are separate hyperparameters here: {' and '.join(map(repr, pair)) or 'this recipe has none'}"
+    alike = [name for name in names if name.rpartition(".")[2] == key]
+    if alike:
+        return f"{key!r} is called {' or '.join(map(repr, alike))} here: **{{{alike[0]!r}: …}}"
+    return suggest.unknown("hyperparameter of a parameter group", key, ["lr", *names])
+
+
+def filled(group: dict[str, Any], recipe: Recipe, given: dict[str, Any]) -> dict[str, Any]:
+    """A new group with what it lacks: first from the optimizer's keywords, then from the recipe.
+
+    Tensors are copied: one that two groups share would be changed twice by a scheduler.
+    """
+    made = {**COUNTS, **hyperparameters(recipe)}
+    made |= {name: value for name, value in given.items() if name in made}
+    made |= {**group, "recipe": recipe}
+    for name, value in made.items():
+        if isinstance(value, Tensor) and name != "params":
+            if value.numel() != 1:
+                raise ValueError(f"{name} must be a number or a tensor of one entry, got shape {tuple(value.shape)}")
+            made[name] = value.detach().clone()
+    return made
+
+
+def recipe_of(group: dict[str, Any]) -> Recipe:
+    """The group's recipe as it was given; an entry that names one (a text) becomes it."""
+    if not isinstance(group["recipe"], Recipe):
+        group["recipe"] = lookup.recipe(group["recipe"])
+    found: Recipe = group["recipe"]
+    return found
+
+
+def current(group: dict[str, Any]) -> Recipe:
+    """The group's recipe with the hyperparameters that its entries have now."""
+    recipe = recipe_of(group)
+    check_entries(recipe, group)
+    values = {path: group[name] for name, path in paths(recipe).items()}
+    return recipe.with_hyperparameters({path: float(v) if isinstance(v, Tensor) else v for path, v in values.items()})
+
+
+def rate(group: dict[str, Any], t: int) -> float:
+    """η_t of a group.  Raises TypeError and ValueError for what is no rate."""
+    lr = group["lr"]
+    if isinstance(lr, bool | str):
+        raise TypeError(f"lr must be a number, a tensor or a function of t, got {lr!r}")
+    lr = float(lr(t) if is_function(lr) else lr)
+    if not 0 <= lr < math.inf:
+        raise ValueError(f"lr must lie in [0, inf), got {show(lr)}")
+    return lr
+
+
+def plain(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's entries as a checkpoint holds them: no functions, numbers of Python's own types."""
+    entries = {key: value for key, value in group.items() if isinstance(value, Tensor) or not callable(value)}
+    return {key: _python(value) for key, value in entries.items()}
+
+
+def _python(value: Any) -> Any:
+    if isinstance(value, bool | int | float | Tensor) and type(value).__module__ in ("builtins", "torch"):
+        return value
+    if hasattr(value, "item") and not isinstance(value, Tensor) and getattr(value, "ndim", 1) == 0:
+        return value.item()  # NumPy's bool_ is no numbers.Number
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value

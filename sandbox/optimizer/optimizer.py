@@ -1,0 +1,316 @@
+"""`Optimizer`: a recipe behind the face of `torch.optim.Optimizer`.  No mathematics here.
+
+    optimizer = sandbox.Optimizer(model.parameters(), "apollo", lr=0.01)
+
+Every hyperparameter of the recipe is an entry of the parameter group under its dotted name ("rectifier.sigma",
+"curvature.eps"), and may differ between groups and be changed at any time; see `sandbox.optimizer.groups`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from sandbox import backends, hessian, lookup, parts, suggest
+from sandbox.backends import Backend, Cohort, Step
+from sandbox.optimizer import checkpoint, groups
+from sandbox.optimizer.cohorts import Cohorts, complete, same
+from sandbox.pure import global_norm
+from sandbox.recipe import Recipe
+
+if TYPE_CHECKING:
+    from sandbox.probes import Watch
+
+NonFinite = Literal["raise", "skip", "pass"]
+TRAINABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Trains parameters with a recipe.
+
+    params: tensors, (name, tensor) pairs or groups, as for any torch optimizer; a group may have its own "lr",
+        hyperparameters and "recipe".
+    recipe: a Recipe, a variant's name, a TOML file or "module:attribute".
+    lr: η, a float, a 0-d tensor or a function of t; default the recipe's own.
+    backend: how a step runs: "eager" (the reference), "compiled" (Inductor), "scripted" (TorchScript), or a Backend.
+    flat: with the compiled backend, make parameters views of one buffer, so that nothing is copied back.
+    maximize: climb instead of descend; an entry of each group, as in torch.optim.
+    nonfinite: what to do where a gradient holds NaN or infinity: "raise" (FloatingPointError naming the parameters; nothing
+        has changed), "skip" (leave everything as it is and count it in `skipped_steps`), or "pass" (compute with it, as
+        torch.optim does, and save the check).
+    seed: of the random vectors that second-order recipes draw.
+    hyperparameters: any of the recipe's by its name in the group, as weight_decay=1e-4 or **{"rectifier.sigma": 0.1}.  These
+        and lr hold for all groups that do not have their own, also for those with a recipe of their own.
+
+    `watch`: a `sandbox.probes.Watch` that measures inside steps; None at first, and not kept by pickle or state_dict.
+
+    State is made at construction: `opt.state[p]["moment.m"]`, `["curvature.B"]`, …, float32 where the parameter has fewer bits,
+    and on the CPU, 0-d, "step", "lr" and the hyperparameters with which the last step was made.  As in torch.optim a tensor put
+    in the place of another is used, and what is removed is made anew.  A tensor without a gradient keeps its state; one that
+    joins late counts its own steps.  Under scope "global" the tensors of one group that have made the same number of steps, the
+    last one with the same hyperparameters, share their scalar.
+
+    Raises TypeError for complex, integer or sparse tensors, and ValueError for unknown or impossible hyperparameters.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        recipe: str | Recipe,
+        lr: float | Tensor | Callable[[Any], Any] | None = None,
+        *,
+        backend: str | Backend = "eager",
+        flat: bool = False,
+        maximize: bool = False,
+        nonfinite: NonFinite = "raise",
+        seed: int = 0,
+        **hyperparameters: Any,
+    ) -> None:
+        if nonfinite not in ("raise", "skip", "pass"):
+            raise ValueError(suggest.unknown("value of nonfinite", str(nonfinite), ("raise", "skip", "pass")))
+        recipe = lookup.recipe(recipe)
+        groups.check_keywords(recipe, hyperparameters)
+        self.nonfinite, self.flat, self._backend = nonfinite, bool(flat), backends.get(backend, flat=flat)
+        # what wrappers (ZeroRedundancyOptimizer) copy into groups, and the only values that it may have there
+        self._whole = {"backend": backend, "flat": flat, "nonfinite": nonfinite}
+        given = {} if lr is None else {"lr": lr}
+        self._given = {**given, **hyperparameters, "maximize": bool(maximize), "seed": seed}
+        self._forget()
+        super().__init__(params, {"recipe": recipe, **groups.hyperparameters(recipe), **hyperparameters, **given})
+
+    def _forget(self) -> None:
+        """Nothing is remembered of parameters and states but what they say themselves."""
+        self._cohorts: dict[int, Cohorts] = {}
+        self._states: list[Any] = []
+        self._resolved: dict[int, tuple[Recipe, tuple[str, ...], Any, Recipe]] = {}
+        self.watch: Watch | None = None
+
+    # -- groups ------------------------------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, with its state; see the class.  Raises ValueError for a parameter that the group lists twice."""
+        for name, value in self._whole.items():
+            if (given := param_group.get(name, value)) != value:
+                raise ValueError(f"{name} is an option of the whole optimizer, {value!r}; a group cannot have {given!r}")
+        recipe = lookup.recipe(param_group.get("recipe", self.defaults["recipe"]))
+        group = {key: value for key, value in param_group.items() if key not in self._whole}
+        groups.check_entries(recipe, group, new=True)
+        if not isinstance(group["params"], Tensor | set):
+            group["params"] = list(group["params"])
+            listed = [id(p[1] if isinstance(p, tuple) else p) for p in group["params"]]
+            if len(set(listed)) < len(listed):
+                twice = next(i for i, p in enumerate(listed) if p in listed[:i])
+                raise ValueError(f"a group lists the same parameter twice, at places {listed.index(listed[twice])} and {twice}")
+        super().add_param_group(groups.filled(group, recipe, self._given))
+        index, group = len(self.param_groups) - 1, self.param_groups[-1]
+        for key in self.defaults:  # torch fills them in, and they may belong to another recipe than the group's
+            if key not in param_group and key not in ("lr", "recipe", *groups.paths(recipe)):
+                del group[key]
+        try:
+            groups.current(group)
+            groups.rate(group, 1)
+            for i, p in enumerate(group["params"]):
+                self._check_parameter(p, self._name(index, i))
+                complete(recipe, p, self.state, self._name(index, i))
+        except Exception:
+            self.param_groups.pop()
+            raise
+
+    def _check_parameter(self, p: Tensor, name: str) -> None:
+        if p.is_complex():
+            raise TypeError(f"parameter {name} is complex ({p.dtype}); train torch.view_as_real of it instead")
+        if p.dtype not in TRAINABLE:
+            raise TypeError(f"parameter {name} has dtype {p.dtype}; only {', '.join(map(str, TRAINABLE))} can be trained")
+        if p.layout != torch.strided:
+            raise TypeError(f"parameter {name} is sparse ({p.layout}); only dense parameters can be trained")
+
+    def _name(self, group: int, i: int) -> str:
+        names = self.param_groups[group].get("param_names")
+        return repr(names[i]) if names else f"{i} of group {group}"
+
+    def names(self, group: int, cohort: Cohort) -> list[str]:
+        """The names of a cohort's tensors; without names of their own, "group.place"."""
+        names = self.param_groups[group].get("param_names")
+        return [names[i] if names else f"{group}.{i}" for i in cohort.members]
+
+    def current_recipe(self, group: int) -> Recipe:
+        """The recipe of group number `group` with the hyperparameters that its entries have now."""
+        entries = self.param_groups[group]
+        base, known = groups.recipe_of(entries), self._resolved.get(group)
+        names = known[1] if known is not None and known[0] is base else tuple(groups.paths(base))
+        stamp = len(entries), [float(v) if isinstance(v := entries[name], Tensor) else v for name in names]
+        if known is None or known[0] is not base or known[2] != stamp:
+            known = self._resolved[group] = base, names, stamp, groups.current(entries)
+        return known[3]
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps left out because a gradient was not finite, where `nonfinite="skip"`."""
+        return max(group["skipped_steps"] for group in self.param_groups)
+
+    # -- the step ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Makes one step; returns what the closure returned.
+
+        closure: computes the loss and, for first-order recipes, calls backward(), as for any torch optimizer.  For second-order
+            recipes it returns the loss and leaves backward() to the step, which sets p.grad.
+        Raises TypeError for a sparse gradient, FloatingPointError for NaN or infinity (see `nonfinite`), RuntimeError for a
+        second-order recipe without what it needs.
+        """
+        recipes = [groups.recipe_of(group) for group in self.param_groups]
+        loss, products = self._evaluate(closure, recipes)
+        # a parameter that no Hessian-vector product reaches (a frozen one) makes no step of second order, whatever its p.grad
+        grads = [
+            [p.grad if not recipe.second_order or p in products else None for p in group["params"]]
+            for recipe, group in zip(recipes, self.param_groups, strict=True)
+        ]
+        self._check_gradients(grads)
+        for row, group in zip(grads, self.param_groups, strict=True):
+            if group["maximize"]:
+                row[:] = [None if g is None else -g for g in row]
+        check = self.nonfinite != "pass"
+        norm = None
+        if any(recipe.needs_norm for recipe in recipes) and any(g is not None for row in grads for g in row):
+            norm = global_norm([g for row in grads for g in row if g is not None])
+        # everything that can be wrong with a hyperparameter is found before the first tensor changes
+        if not same(self._states, self.state.values()):
+            self._cohorts = {}
+        planned = [
+            (index, cohort, self._planned(index, cohort, row, products, norm))
+            for index, row in enumerate(grads)
+            for cohort in self._in_step(index, row)
+        ]
+        totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
+        if check and not self._finite(totals, grads, "gradient"):
+            return loss
+        if check and products:
+            rows = [[products.get(p) for p in group["params"]] for group in self.param_groups]
+            if not self._finite(backends.totals(list(products.values())), rows, "Hessian-vector product"):
+                return loss
+        if self.watch is not None:
+            self.watch.observe([(self.names(index, cohort), cohort, step) for index, cohort, step in planned])
+        for _, cohort, step in planned:
+            self._backend.step(cohort, step)
+            recalled = {name: float(parts.value_at(step.recipe, name)) for name in step.recipe.recalled}
+            cohort.advance({"lr": step.lr, **recalled})
+        self._states = list(self.state.values())
+        return loss
+
+    def _planned(
+        self, index: int, cohort: Cohort, row: list[Tensor | None], products: dict[Tensor, Tensor], norm: Tensor | None
+    ) -> Step:
+        recipe, lr = self.current_recipe(index), groups.rate(self.param_groups[index], cohort.steps + 1)
+        recipe = parts.at(recipe, cohort.steps + 1) if recipe.has_schedules else recipe
+        recipe.decay.check_lr(lr)
+        mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
+        hessians: list[Tensor | None] = [products.get(p) for p in cohort.params] if products else [None] * len(cohort.params)
+        return Step(recipe, lr, cast(list[Tensor], mine), hessians, norm if recipe.needs_norm else None)
+
+    def _in_step(self, index: int, grads: list[Tensor | None]) -> list[Cohort]:
+        group, present = self.param_groups[index], [g is not None for g in grads]
+        kept = self._cohorts.get(index)
+        if kept is None or not kept.stand(group, present):
+            name = lambda i: self._name(index, i)  # noqa: E731
+            kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, self.state, name)
+        return kept.each
+
+    def _evaluate(self, closure: Callable[[], Any] | None, recipes: list[Recipe]) -> tuple[Any, dict[Tensor, Tensor]]:
+        """The closure's result, and z ⊙ Hz for the groups whose recipe is of second order."""
+        second = [(group, recipe) for group, recipe in zip(self.param_groups, recipes, strict=True) if recipe.second_order]
+        if closure is None:
+            if second:
+                raise RuntimeError(f"recipe {second[0][1].name!r}: {hessian.HOW}")
+            return None, {}
+        with torch.enable_grad():
+            loss = closure()
+        if not second:
+            return loss, {}
+        params = [p for g in self.param_groups for p in g["params"] if p.requires_grad]
+        draws = max(group["draws"] for group, _ in second)
+        grads, z, Hz = hessian.hutchinson(loss, params, hessian.generator(second[0][0]["seed"], draws))
+        for group, _ in second:
+            group["draws"] = draws + 1
+        curvature = {p: (group, recipe.curvature) for group, recipe in second for p in group["params"]}
+        products = {}
+        for p, g, probe, product in zip(params, grads, z, Hz, strict=True):
+            p.grad = g
+            if p in curvature and product is not None:
+                group, block = curvature[p]
+                h = block.hessian(probe, product)
+                products[p] = -h if group["maximize"] else h
+        return loss.detach(), products
+
+    def _check_gradients(self, grads: list[list[Tensor | None]]) -> None:
+        """Raises TypeError for a sparse gradient, ValueError for one that no longer has its parameter's shape."""
+        for index, row in enumerate(grads):
+            for i, (g, p) in enumerate(zip(row, self.param_groups[index]["params"], strict=True)):
+                if g is None:
+                    continue
+                if g.layout is not torch.strided:
+                    raise TypeError(
+                        f"the gradient of parameter {self._name(index, i)} is sparse ({g.layout}); recipes need dense ones: "
+                        "use sparse=False in the layer that makes it"
+                    )
+                if g.shape != p.shape:
+                    name, (of, has) = self._name(index, i), (tuple(p.shape), tuple(g.shape))
+                    raise ValueError(f"parameter {name} has shape {of}, its gradient {has}")
+
+    def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str) -> bool:
+        """Whether all tensors are finite, if their totals do not show it already; raises or counts as `nonfinite` says."""
+        if backends.all_finite(totals):
+            return True
+        # a sum may overflow where every entry is finite
+        named = [
+            self._name(index, i)
+            for index, row in enumerate(tensors)
+            for i, g in enumerate(row)
+            if g is not None and not bool(g.isfinite().all())
+        ]
+        if not named:
+            return True
+        if self.nonfinite == "skip":
+            skipped = self.skipped_steps + 1
+            for group in self.param_groups:
+                group["skipped_steps"] = skipped
+            return False
+        raise FloatingPointError(
+            f"NaN or infinity in the {what} of parameter {', '.join(named[:5])}{' and others' if len(named) > 5 else ''}; "
+            'nothing was changed (nonfinite="skip" skips and counts such steps, "pass" computes with them)'
+        )
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs, as a snapshot of its own: later steps do not change it.
+
+        Only tensors, numbers and texts, so that torch.load(weights_only=True) reads it.
+        """
+        return checkpoint.pack(super().state_dict())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resumes from a `state_dict`, exactly.  Entries of the groups are taken from it; what an old one lacks stays.
+
+        Parameters are matched by name where both sides have names, else by their places.
+        Raises ValueError where it belongs to another recipe (naming the slots that differ), to other shapes or groups.
+        """
+        checkpoint.unpack(self, state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("nonfinite", "flat", "_backend", "_whole", "_given")
+        kept = {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+        kept["state"] = defaultdict(dict, {p: checkpoint.snapshot(state) for p, state in kept["state"].items()})
+        return kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._forget()
+        super().__setstate__(state)
+
+    def __repr__(self) -> str:
+        each = [f"{groups.recipe_of(g).name} at lr {g['lr']} on {len(g['params'])} tensors" for g in self.param_groups]
+        return f"sandbox.Optimizer({'; '.join(each)}; backend {self._backend.name})"

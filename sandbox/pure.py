@@ -1,0 +1,123 @@
+"""The pure functions of a recipe on trees of tensors: first state, and one step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from sandbox import kernel, parts, scope
+from sandbox.blocks import ELEMENT, SCOPE
+from sandbox.composition import Composition
+
+
+def init(recipe: Composition, p: Tensor) -> dict[str, Tensor]:
+    """State of one tensor before the first step; see `Recipe.init`."""
+    if not p.is_floating_point():
+        raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
+    first = parts.at(recipe, 1.0) if recipe.has_schedules else recipe
+    host = {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.recalled}}
+    state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host.items()}
+    initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
+    for name, kind in recipe.state_kinds().items():
+        zeros = torch.zeros(state_shape(recipe, kind, p), dtype=state_dtype(p.dtype), device=p.device)
+        value = initial.get(name, 0.0)
+        state[name] = zeros + value if isinstance(value, Tensor) or value else zeros
+    return state
+
+
+def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
+    """Shape of a state of this kind for the tensor `p`."""
+    return tuple(p.shape) if kind == ELEMENT else scope.shape_of(recipe.scope, p) if kind == SCOPE else ()
+
+
+def update(
+    recipe: Composition,
+    state: Any,
+    params: Any,
+    grads: Any,
+    *,
+    lr: Any,
+    hessian: Any,
+    observe: Callable[[list[int], kernel.Flow], None] | None,
+) -> tuple[Any, Any]:
+    """One step; see `Recipe.update`."""
+    leaves, spec = pytree.tree_flatten(params)
+    states, grads = spec.flatten_up_to(state), spec.flatten_up_to(grads)
+    hessians = [None] * len(leaves) if hessian is None else spec.flatten_up_to(hessian)
+    if recipe.second_order and hessian is None:
+        raise ValueError(
+            f"recipe {recipe.name!r} needs `hessian`: z ⊙ Hz for each parameter; sandbox.hessian.hutchinson computes it, "
+            "and sandbox.Optimizer does when step(closure) gets a closure that returns the loss"
+        )
+    missing = [name for s in states for name in (*recipe.host_names, *recipe.state_kinds()) if name not in s]
+    if missing:
+        raise ValueError(f"the state is not one of recipe {recipe.name!r}: it lacks {', '.join(sorted(set(missing)))}")
+    active = [i for i, g in enumerate(grads) if g is not None]
+    for i in active:
+        if grads[i].shape != leaves[i].shape:
+            raise ValueError(f"gradient of shape {tuple(grads[i].shape)} for a parameter of {tuple(leaves[i].shape)}")
+    norm = global_norm([grads[i] for i in active]) if recipe.needs_norm and active else None
+    joint = recipe.scope == "global" and len(active) > 1
+    for group in [active] if joint else [[i] for i in active]:
+        one = states[group[0]]
+        exact = kernel.evaluate(recipe, (one["step"] + 1).to(torch.float64), lr, one)
+        prepared = exact.to(state_dtype(leaves[group[0]].dtype), leaves[group[0]].device)
+        rows = [[row[i] for i in group] for row in (states, leaves, grads, hessians)]
+        after = together(recipe, prepared, rows, norm, observe and functools.partial(observe, group))
+        for i, (new, theta) in zip(group, after, strict=True):
+            host = {"step": states[i]["step"] + 1, **{name: _like(v, states[i][name]) for name, v in exact.applied.items()}}
+            states[i], leaves[i] = {**host, **new}, theta
+    return pytree.tree_unflatten(states, spec), pytree.tree_unflatten(leaves, spec)
+
+
+def together(
+    recipe: Composition,
+    prepared: kernel.Prepared,
+    rows: Sequence[Any],
+    norm: Tensor | None,
+    observe: kernel.Observer | None = None,
+) -> list[tuple[dict[str, Tensor], Tensor]]:
+    """New state (without the 0-d numbers of the host) and θ of tensors that make one step together: one, or all under "global".
+
+    rows: lists of states, parameters, gradients and Hessian diagonals (or None), an entry a tensor.
+    observe: see `kernel.advance`; tensors that make a step together are one vector there.
+    """
+    states, params, grads, hessians = rows
+    dtype, kinds = prepared.lr.dtype, recipe.state_kinds()
+    norm = None if norm is None else norm.to(dtype)
+    wide: list[list[Any]] = [[None if v is None else v.to(dtype) for v in row] for row in (params, grads, hessians)]
+    if len(params) == 1:
+        (theta,), (g,), (h,) = wide
+        state, within = {name: states[0][name] for name in kinds}, scope.of_tensor(recipe.scope)
+        new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, h, observe)
+        return [(new, theta.to(params[0].dtype))]
+    layout = scope.Joined(params)
+    theta, g = layout.pack(wide[0]), layout.pack(wide[1])
+    h = None if hessians[0] is None else layout.pack(wide[2])
+    pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
+    state = {name: pack[name]([s[name] for s in states]) for name in kinds}
+    new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, h, observe)
+    apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
+    each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
+    return [(s, th.to(p.dtype)) for s, th, p in zip(each, layout.unpack(theta), params, strict=True)]
+
+
+def _like(value: Any, old: Tensor) -> Tensor:
+    """A number as a 0-d state."""
+    return torch.as_tensor(value, dtype=old.dtype, device=old.device).expand(old.shape)
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of state and arithmetic for parameters of `dtype`: at least float32."""
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def global_norm(grads: list[Tensor]) -> Tensor:
+    """‖g‖₂ over all tensors, as `torch.nn.utils.clip_grad_norm_` takes it."""
+    wide = [torch.linalg.vector_norm(g.to(state_dtype(g.dtype))) for g in grads]
+    return torch.linalg.vector_norm(torch.stack([n.to(wide[0].device, wide[0].dtype) for n in wide]))

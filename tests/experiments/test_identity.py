@@ -1,0 +1,175 @@
+"""A result on disk is only taken for a run that would give it again: what makes another identity, and what does not."""
+
+import functools
+import importlib
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import variants
+from sandbox import tasks
+from sandbox.experiments import identity
+from sandbox.experiments.compare import compare
+from sandbox.experiments.methods import method
+from tests import outside_blocks
+
+QUADRATIC = tasks.get("quadratic")
+
+
+def code(recipe, task=QUADRATIC):
+    return identity.of([method(recipe).parts(), task])
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Imports modules from their texts, anew each time, under the same names."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def written(**texts):
+        for name in texts:
+            sys.modules.pop(name, None)
+        for name, text in texts.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        return importlib.import_module(next(iter(texts)))
+
+    yield written
+    for name in ("edited_recipe", "edited_base", "edited_task", "edited_helpers"):
+        sys.modules.pop(name, None)
+
+
+BASE = """
+from sandbox.blocks import Number, Rectifier, number
+class Base(Rectifier):
+    def read(self, B):
+        return B.abs() + {factor} * self.sigma
+"""
+RECIPE = """
+from sandbox.blocks import Number, block, number
+from sandbox.recipe import Recipe
+from edited_base import Base
+@block
+class Edited(Base):
+    '''D = |B| + σ.'''
+    sigma: Number = number(default=0.1, range='(0, inf)')
+def recipe():
+    return Recipe(name='edited', rectifier=Edited())
+"""
+
+
+def test_the_base_class_of_a_block_in_another_module(write):
+    found = [code(write(edited_recipe=RECIPE, edited_base=BASE.format(factor=f)).recipe()) for f in (1, 10, 1)]
+    assert found[0] == found[2] != found[1]
+
+
+def test_comments_and_docstrings_do_not_count(write):
+    """Nor do lines that move."""
+    first = code(write(edited_recipe=RECIPE, edited_base=BASE.format(factor=1)).recipe())
+    remarked = RECIPE.replace("'''D = |B| + σ.'''", "'''Something else.'''\n    # and a comment\n")
+    assert code(write(edited_recipe="'''A module.'''\n\n" + remarked, edited_base=BASE.format(factor=1)).recipe()) == first
+    assert code(write(edited_recipe=RECIPE.replace("0.1", "0.2"), edited_base=BASE.format(factor=1)).recipe()) != first
+
+
+def test_a_number_that_is_a_function(write):
+    def of(factor, helper=1):
+        text = f"from edited_helpers import half\ndef beta(t):\n    return {factor} * half(t)\n"
+        made = write(edited_recipe=text, edited_helpers=f"def half(t):\n    return {helper} / 2\n")
+        return variants.get("apollo").replace(**{"moment.beta": made.beta}, name="x")
+
+    codes = [code(of(*args)) for args in ((0.5,), (0.9,), (0.5, 0.5), (0.5,))]
+    assert codes[0] == codes[3]
+    assert len(set(codes)) == 3
+    assert code(of(0.5).replace(name="another name")) == codes[0]
+
+
+def test_what_a_task_holds(write):
+    """Functions, lambdas of one file, what they have closed over, networks and their buffers, arrays."""
+    text = "def f(x):\n    return {factor} * x\ng, h = (lambda x: f(x)), (lambda x: f(x) + 1)\ndef held(a):\n    return lambda x: a * x\n"
+    quadratic = tasks.get("quadratic")
+    found = []
+    for factor in (1, 2, 1):
+        made = write(edited_task=text.format(factor=factor))
+        for held in (made.f, made.g, made.h, [made.f], made.held(1), made.held(2), functools.partial(made.f, 3)):
+            quadratic.held = held
+            found.append(identity.of(quadratic))
+    assert found[:7] == found[14:]
+    assert len(set(found)) == 14
+    found = []
+    for seed, rate in ((0, 0.0), (1, 0.0), (0, 0.5), (0, 0.0)):
+        torch.manual_seed(seed)
+        quadratic.held = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(rate))
+        found.append(identity.of(quadratic))
+    quadratic.held[1].running_mean += 1
+    assert found[0] == found[3]
+    assert len({*found, identity.of(quadratic)}) == 4
+
+
+def test_values():
+    """Equal values are equal, others are not, also where their elements come to the same texts."""
+    values = [
+        [1, [2]], [1, 2], (1, 2), ["1", "2"], {"a": 1}, {1, 2}, {1, 3}, None, 1.0, True, "1", b"1", np.float64(1), np.arange(2.0),
+        torch.zeros(2), torch.zeros(2, 1), torch.zeros((), dtype=torch.bfloat16), torch.ones(()), np.random.default_rng(0),
+        np.random.default_rng(1), torch.nn.functional.relu, torch.nn.functional.silu, torch.relu, len, range(3), outside_blocks,
+    ]  # fmt: skip
+    once, again = ([identity.of(v) for v in values] for _ in range(2))
+    assert once == again
+    assert len(set(once)) == len(values)
+
+
+def test_what_cannot_be_told_is_never_taken_for_the_same():
+    quadratic = tasks.get("quadratic")
+    for held in (threading.Lock(), (i for i in range(3))):
+        quadratic.held = held
+        assert identity.of(quadratic) != identity.of(quadratic)
+
+
+def test_a_notebooks_code_is_reused_only_when_asked():
+    space = {"__name__": "__main__", "Task": tasks.PureTask}
+    exec("class Mine(Task):\n    name = 'mine'\n", space)
+    task = space["Mine"]()
+    assert identity.of(task) != identity.of(task)
+    assert identity.of(task, reuse=True) == identity.of(task, reuse=True)
+
+
+def test_probes_of_ones_own(write, tmp_path):
+    text = "def length(v):\n    return {factor} * v.d.norm()\n"
+    options = dict(seeds=2, rates=1, steps=4, evaluations=2, vectorised=False, every=2, out=tmp_path / "out")
+    means = []
+    for factor in (1, 100):
+        probe = write(edited_task=text.format(factor=factor)).length
+        means.append(compare(["sgd"], "quadratic", probes=[probe], **options).probes["value"].mean())
+    assert means[1] == pytest.approx(100 * means[0])
+
+
+def test_the_same_in_every_process():
+    """Also where Python orders sets otherwise, and with bytecode from disk or not."""
+    text = (
+        "import variants, tests.outside_blocks as outside\nfrom sandbox import tasks\nfrom sandbox.experiments import identity\n"
+        "recipe = variants.get('apollo').replace(rectifier=outside.Halfway(), name='x')\n"
+        "print(identity.of([tasks.get('digits-mlp'), recipe, {'a', 'b', 'c', 'd', len}]), identity.package())"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, *more, "-c", text],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": s},
+        ).stdout
+        for s, more in (("1", []), ("2", ["-B"]))
+    ]
+    assert found[0] == found[1]
+
+
+def test_it_is_cheap(monkeypatch):
+    """The package's own files are read once in a process, whatever the number of recipes."""
+    identity.package()
+    monkeypatch.setattr(identity.Path, "rglob", lambda *arguments: pytest.fail("the package was read again"))
+    for name in variants.names():
+        identity.of([identity.package(), method(name).parts()])
