@@ -72,9 +72,11 @@ class Tasks(interrupt.Command):
 
         rows = []
         for name in tasks.names():
-            task = tasks.about(name)
+            kind = tasks.about(name)
+            task = kind if kind.pure else kind()  # the others load no data before they are used
+            length = str(task.steps) if task.epochs is None else f"{task.epochs} epochs"
             better = "higher" if bool(task.higher_is_better) else "lower"
             metric = f"{task.metric} ({better} is better)"
-            rows.append([name, "convex" if task.convex else "nonconvex", str(task.steps), metric, task.about])
-        screen.table(screen.console(), ["task", "kind", "steps", "metric", "what it is"], rows)
+            rows.append([name, "convex" if task.convex else "nonconvex", length, metric, task.about])
+        screen.table(screen.console(), ["task", "kind", "length", "metric", "what it is"], rows)
         return 0

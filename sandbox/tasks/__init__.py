@@ -1,4 +1,4 @@
-"""Tasks: convex problems and small networks on real data, and two classical test functions.
+"""Tasks: convex problems, small networks and those of the paper's experiments, on real data; two classical test functions.
 
 task = tasks.get("digits-mlp")
 params, batches = task.init(seed=0), task.batches(seed=0)
@@ -13,15 +13,39 @@ from typing import Any
 from sandbox import imports, suggest
 from sandbox.tasks.base import DataTask, Params, PureTask
 from sandbox.tasks.convex import LogisticBreastCancer, Quadratic, RidgeDiabetes, SoftmaxDigits
+from sandbox.tasks.imagenet import ResNeXt50ImageNet
+from sandbox.tasks.images import LeNetFashion, ResNet8Fashion, ResNet20Fashion, ResNet110Cifar10, TutorialCifar10
+from sandbox.tasks.language import LSTMBillion, LSTMSpeeches
 from sandbox.tasks.network import no_decay
 from sandbox.tasks.nonconvex import DigitsCNN, DigitsMLP, Rosenbrock
+from sandbox.tasks.scaled import ScaledDigitsMLP
 from sandbox.tasks.task import Task
+from sandbox.tasks.translation import TransformerVerses, TransformerWMT14
 
 __all__ = ["DataTask", "Params", "PureTask", "Task", "about", "get", "names", "no_decay"]
 
 _TASKS: dict[str, type[Task]] = {
     task.name: task
-    for task in (LogisticBreastCancer, SoftmaxDigits, RidgeDiabetes, Quadratic, DigitsMLP, DigitsCNN, Rosenbrock)
+    for task in (
+        LogisticBreastCancer,
+        SoftmaxDigits,
+        RidgeDiabetes,
+        Quadratic,
+        DigitsMLP,
+        DigitsCNN,
+        ScaledDigitsMLP,
+        Rosenbrock,
+        LeNetFashion,
+        ResNet8Fashion,
+        ResNet20Fashion,
+        ResNet110Cifar10,
+        TutorialCifar10,
+        ResNeXt50ImageNet,
+        LSTMSpeeches,
+        LSTMBillion,
+        TransformerVerses,
+        TransformerWMT14,
+    )
 }
 
 
