@@ -6,6 +6,7 @@ Both have a name, a default rate, numbers that may be searched, and make the opt
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from sandbox import lookup, suggest
 from sandbox.blocks import Block
+from sandbox.blocks.number import show
 from sandbox.experiments.outside import Outside, spelled
 from sandbox.forms import toml
 from sandbox.optimizer import Optimizer
@@ -50,7 +52,11 @@ class Ours:
 
     def fingerprint(self) -> str:
         """Of blocks and numbers."""
-        return toml.fingerprint(self.recipe)
+        try:
+            return toml.fingerprint(self.recipe)
+        except ValueError:  # a block or function of a script or notebook, which `identity` tells apart by its code
+            told = repr((self.recipe.structure(), {name: show(v) for name, v in self.recipe.hyperparameters().items()}))
+            return hashlib.sha256(told.encode()).hexdigest()[:12]
 
     def parts(self) -> Any:
         """The objects on whose code a run depends."""
@@ -58,8 +64,11 @@ class Ours:
         return [fields, self.recipe.lr if self.moving else None]
 
     def text(self) -> str:
-        """The recipe as TOML."""
-        return toml.dumps(self.recipe)
+        """The recipe as TOML, or as an algorithm where a part of it has no import path."""
+        try:
+            return toml.dumps(self.recipe)
+        except ValueError:
+            return str(self.recipe)
 
     def words(self) -> float:
         """State words a parameter."""
