@@ -28,7 +28,7 @@ from theory_checks.scalar import Rule
 
 
 def waiting(T: int, beta: float, n: int) -> np.ndarray:
-    """g_1 … g_T: 0 for n√T/2 steps, then runs of ±1 with m = 0 between them; 1-β must be a power of two, so that m = 0 is exact."""
+    """g_1 … g_T: 0 for n√T/2 steps, then runs of ±1 with m = 0 between them, exactly so where 1-β is a power of two."""
     g, m, sign = np.zeros(T), 0.0, 1.0
     t = min(round(n * T**0.5 / 2), T // 2)
     turning, left, ended = False, n, t
