@@ -18,26 +18,32 @@ _HOMES = {
     "Recipe": "sandbox.recipe",
     "ablate": "sandbox.ablation",
     "Optimizer": "sandbox.optimizer",
+    "Task": "sandbox.tasks",
+    "Outside": "sandbox.experiments.outside",
     "export": "sandbox.backends.exported",
     "script": "sandbox.backends.scripted",
-    "compare": "sandbox.comparison",
-    "inspect": "sandbox.inspection",
+    "compare": "sandbox.experiments.compare",
+    "inspect": "sandbox.experiments.inspect",
+    "sweep": "sandbox.experiments.sweep",
 }
 _MODULES = (
-    *("ablation", "backends", "blocks", "curvature", "ensemble", "forms", "hessian", "kernel"),
-    *("lookup", "probes", "recipe", "schedules", "scope", "study", "sweep", "tasks"),
+    *("ablation", "backends", "blocks", "curvature", "ensemble", "experiments", "forms", "hessian", "kernel"),
+    *("lookup", "probes", "recipe", "schedules", "scope", "tasks"),
 )
 
 if TYPE_CHECKING:
     from sandbox.ablation import ablate
     from sandbox.backends.exported import export
     from sandbox.backends.scripted import script
-    from sandbox.comparison import compare
-    from sandbox.inspection import inspect
+    from sandbox.experiments.compare import compare
+    from sandbox.experiments.inspect import inspect
+    from sandbox.experiments.outside import Outside
+    from sandbox.experiments.sweep import sweep
     from sandbox.optimizer import Optimizer
     from sandbox.recipe import Recipe
+    from sandbox.tasks import Task
 
-__all__ = ["Optimizer", "Recipe", "ablate", "compare", "export", "inspect", "script"]
+__all__ = ["Optimizer", "Outside", "Recipe", "Task", "ablate", "compare", "export", "inspect", "script", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

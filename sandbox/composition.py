@@ -112,14 +112,18 @@ class Composition:
     def recalled(self) -> tuple[str, ...]:
         """Dotted names of the hyperparameters that recall the previous direction, each a 0-d state of every tensor.
 
-        Those of the blocks whose `read` (of a decay: `recall`) is their own: what the base class does needs none.
+        Those of the blocks whose `read` (of a decay: `recall`) is their own, since what the base class does needs none.
         """
         if not self.recalls_direction:
             return ()
         slots = ("moment", "curvature", "averaging", "rectifier")
         named = [slot for slot in slots if type(getattr(self, slot)).read is not Block.read]
         named += ["decay"] if type(self.decay).recall is not Decay.recall else []
-        return tuple(name for slot in named for name in parts.own_places(slot, getattr(self, slot)))
+        found = []
+        for slot in named:
+            block = getattr(self, slot)
+            found += parts.own_places(slot, block) if block.reads is None else [f"{slot}.{name}" for name in block.reads]
+        return tuple(found)
 
     @functools.cached_property
     def has_schedules(self) -> bool:

@@ -2,19 +2,42 @@
 
 `warmup` is a `torch.optim.lr_scheduler`: linear from an initial rate, the one that Apollo's author uses.  It composes with any
 other scheduler and honours per-group rates.  `InverseSquareRoot`, `Geometric` and `InverseTime` are functions of t for any
-number of a recipe, as the theory needs them.
+number of a recipe, as the theory needs them.  `NAMES` are the schedules that experiments know by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Callable, Sequence
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
+from sandbox import suggest
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
 
-__all__ = ["Geometric", "InverseSquareRoot", "InverseTime", "Warmup", "warmup"]
+__all__ = [
+    "NAMES",
+    "Geometric",
+    "InverseSquareRoot",
+    "InverseTime",
+    "Schedule",
+    "Warmup",
+    "evenly",
+    "factors",
+    "of_run",
+    "warmup",
+]
+
+Schedule = str | Callable[[torch.optim.Optimizer, int], LRScheduler | None]
+
+NAMES: dict[str, Callable[[torch.optim.Optimizer, int], LRScheduler | None]] = {
+    "constant": lambda optimizer, steps: None,
+    "cosine": lambda optimizer, steps: CosineAnnealingLR(optimizer, max(steps, 1)),
+    "linear": lambda optimizer, steps: LambdaLR(optimizer, lambda k: max(0.0, 1 - k / max(steps, 1))),
+    "inverse-sqrt": lambda optimizer, steps: LambdaLR(optimizer, lambda k: 1 / math.sqrt(k + 1)),
+}
 
 
 class Warmup(LRScheduler):
@@ -96,3 +119,45 @@ def warmup(
         else:
             group["lr"] = rate
     return SequentialLR(optimizer, [Warmup(optimizer, steps, init), then], milestones=[steps])
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """The schedule.  Raises ValueError for an unknown name, TypeError for what is neither a name nor a function."""
+    if isinstance(schedule, str):
+        if schedule not in NAMES:
+            raise ValueError(suggest.unknown("schedule", schedule, NAMES))
+    elif not callable(schedule):
+        raise TypeError(f"schedule must be a name or a function (optimizer, steps) -> LRScheduler, got {schedule!r}")
+    return schedule
+
+
+def of_run(optimizer: torch.optim.Optimizer, steps: int, warm: int, schedule: Schedule) -> LRScheduler | None:
+    """The scheduler of a run of `steps` updates: `warm` of linear warm-up, then the schedule; None for a constant rate.
+
+    schedule: one of `NAMES`, or a function (optimizer, updates after the warm-up) -> LRScheduler, stepped after each update.
+    """
+    make = NAMES[schedule] if isinstance(schedule, str) else schedule
+    then = make(optimizer, steps - warm)
+    return warmup(optimizer, warm, then=then) if warm else then
+
+
+def factors(steps: int, warm: int, schedule: str) -> list[float]:
+    """η_t over η for t = 1 … steps, from the same schedulers that a single run has."""
+    if not warm and schedule == "constant":
+        return [1.0] * steps
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    scheduler = of_run(optimizer, steps, warm, schedule)
+    found = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")  # nobody steps this optimizer
+        for _ in range(steps):
+            found.append(float(optimizer.param_groups[0]["lr"]))
+            if scheduler is not None:
+                scheduler.step()
+    return found
+
+
+def evenly(steps: int, count: int) -> list[int]:
+    """`count` steps at equal distances, the last one included."""
+    count = min(count, steps)
+    return sorted({round(steps * (k + 1) / count) for k in range(count)})

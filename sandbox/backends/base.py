@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -18,49 +16,58 @@ class Cohort:
     """Tensors of one parameter group with equal host numbers: as many steps made, the last one with the same hyperparameters.
 
     members: their places in the group.  states: their entries in the optimizer's state.  plan: what the backend keeps.
+    name: of a member, by its place in the group.  changed: whether tensors were put into the states since it was last asked.
     last: the host numbers, by `recipe.host_names`.  In the states they are views of one tensor, so that a step writes them
     all at once, and its version tells whether somebody else has written to one.
     """
 
     def __init__(
-        self, members: list[int], params: list[Tensor], states: list[dict[str, Any]], last: Mapping[str, float]
+        self,
+        members: list[int],
+        params: list[Tensor],
+        states: list[dict[str, Any]],
+        last: Mapping[str, float],
+        name: Callable[[int], str],
     ) -> None:
         self.members, self.params, self.states, self.last = members, params, states, dict(last)
         self.plan: Any = None
+        self.name, self.changed = name, True
         self._numbers = torch.tensor([list(last.values())] * len(params), dtype=torch.float64, device="cpu")
         views = iter(self._numbers.view(-1).unbind())
         for state in states:
             state.update({name: next(views) for name in last})
         self._version = self._numbers._version
-        self._entries: list[Any] | None = None
 
     @property
     def steps(self) -> int:
         """Updates made."""
         return int(self.last["step"])
 
+    def check(self, grads: list[Tensor]) -> None:
+        """Raises TypeError for a sparse gradient, ValueError for one of another shape than its parameter."""
+        for place, p, g in zip(self.members, self.params, grads, strict=True):
+            if g.layout is not torch.strided:
+                raise TypeError(
+                    f"the gradient of parameter {self.name(place)} is sparse ({g.layout}); recipes need dense ones: "
+                    "use sparse=False in the layer that makes it"
+                )
+            if g.shape != p.shape:
+                raise ValueError(f"parameter {self.name(place)} has shape {tuple(p.shape)}, its gradient {tuple(g.shape)}")
+
     def put(self, i: int, name: str, value: Tensor) -> None:
         """Puts a backend's own tensor of the same values (a view of a buffer, say) into the state of member i."""
         self.states[i][name] = value
-        self._entries = None
+        self.changed = True
 
     def advance(self, applied: Mapping[str, float]) -> None:
         """Counts a step and keeps the hyperparameters with which it was made."""
         self.last = {"step": self.last["step"] + 1, **applied}
         self._numbers.copy_(torch.tensor(list(self.last.values()), dtype=torch.float64, device="cpu"))
         self._version = self._numbers._version
-        if self._entries is None:
-            self._entries = list(self._values())
 
     def stands(self) -> bool:
-        """Whether the states hold what the last step left there: nobody has replaced, removed or counted anything."""
-        if self._entries is None or self._numbers._version != self._version:
-            return False
-        # in C, since it is asked in every step for every entry
-        return sum(map(len, self.states)) == len(self._entries) and all(map(operator.is_, self._values(), self._entries))
-
-    def _values(self) -> Any:
-        return itertools.chain.from_iterable(map(dict.values, self.states))
+        """Whether nobody else has written to the host numbers."""
+        return self._numbers._version == self._version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +89,7 @@ class Backend(Protocol):
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """Takes gradients in where the backend copies them; nothing that a user sees changes.
 
+        Raises TypeError and ValueError for a gradient that does not fit (`Cohort.check`).
         With `check`, returns 0-d tensors that are all finite only if all gradients are (`totals`, or cheaper ones).
         """
         ...

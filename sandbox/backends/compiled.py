@@ -39,11 +39,16 @@ class Compiled:
         values, names = graph.values_of(*now)
         if cohort.plan is None or names != cohort.plan.names or not cohort.plan.fits(step):
             values, structure = graph.numbers_of(*now, evaluated=True)
+            cohort.check(step.grads)
             if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
                 with torch.device("cpu"):  # not on another default device
                     cohort.plan = Plan(cohort, step, structure, self)
             cohort.plan.recipe, cohort.plan.names = step.recipe, names
-        return cohort.plan.load(step, values, check=check)
+        try:
+            return cohort.plan.load(step, values, check=check)
+        except RuntimeError:
+            cohort.check(step.grads)
+            raise
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort: a graph for each arena, one call for each large tensor."""

@@ -15,6 +15,7 @@ class Eager:
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """Copies nothing."""
+        cohort.check(step.grads)
         return totals(step.grads) if check else []
 
     def step(self, cohort: Cohort, step: Step) -> None:

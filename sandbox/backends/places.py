@@ -37,7 +37,12 @@ class Large:
 
     def fits(self, g: Tensor) -> bool:
         """Whether parameter and gradient are still what the graph was made for."""
-        return (self.p.dtype, self.p.device) == self.theta_as and g.dtype == self.grad and self.p.is_contiguous()
+        return (
+            (self.p.dtype, self.p.device) == self.theta_as
+            and g.dtype == self.grad
+            and g.shape == self.p.shape
+            and self.p.is_contiguous()
+        )
 
     def step(self, g: Tensor, h: Tensor | None) -> None:
         """Makes the step whose numbers were loaded."""

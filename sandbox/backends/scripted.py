@@ -97,6 +97,7 @@ class Scripted:
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """Copies nothing."""
+        cohort.check(step.grads)
         return totals(step.grads) if check else []
 
     def step(self, cohort: Cohort, step: Step) -> None:

@@ -2,15 +2,16 @@
 
     @block
     class Halving(Rectifier):
-        "D = max(|B|, σ) / 2: an example."
+        "D = max(|B|, σ) / 2   (an example)."
         sigma: Number = number(default=0.01, range="(0, inf)")
 
         def read(self, B):
             # D = max(|B|, σ) / 2
             return B.abs().clamp(min=self.sigma) / 2
 
-is a whole one.  `@block` makes the dataclass, checks its numbers on construction, and registers it as a pytree: numbers
-(floats, 0-d tensors, batches under vmap, functions of t) are leaves, everything else is structure.
+is a whole one, and the first line of its docstring, up to the source after three spaces, is its equation wherever it is shown.
+`@block` makes the dataclass, checks its numbers on construction, and registers it as a pytree: numbers (floats, 0-d tensors,
+batches under vmap, functions of t) are leaves, everything else is structure.
 
 A block sits in a slot.  In a step, it is called once, in this order of its methods:
 
@@ -24,7 +25,8 @@ tensor, one as a vector, or many in one buffer with room between them.  A graph 
 used, and refused with the reason where they differ.
 
 Because `read` needs nothing else, last step's output can be computed again from the state: that is how a recipe recalls
-its direction d without storing it.  A block whose output needs more overrides `step` and says `recalls = False`.
+its direction d without storing it.  The hyperparameters of a block with a `read` of its own are kept in the state as they were
+(`reads` names those that it uses).  A block whose output needs more overrides `step` and says `recalls = False`.
 What depends only on t and on numbers goes into `coefficients`: once a step, in float64, and found in `x.c`.  There t is a
 Python number on the host, where 1 / (t - 1) divides by zero at t = 1 on either side of a `where`, and a tensor elsewhere.
 """
@@ -85,6 +87,7 @@ class Block:
 
     Class attributes: `slots` (where it fits), `state` (name -> ELEMENT, SCOPE or TENSOR), `needs` (fields of Flow
     that must exist: "d_old", "y", "hessian", "grad_norm"), `recalls` (its output can be computed again from its state),
+    `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """
 
@@ -92,6 +95,7 @@ class Block:
     needs: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[Mapping[str, str]] = {}
     recalls: ClassVar[bool] = True
+    reads: ClassVar[tuple[str, ...] | None] = None
     latex: ClassVar[str] = ""
 
     @property

@@ -63,6 +63,7 @@ class Stable(Decay):
     weight_decay: Number = number(default=5e-4, range="[0, inf)")
     in_direction = True
     state = {"gamma": TENSOR}
+    reads = ()
     latex = r"d_t = m_t/D_t + \frac{\gamma}{\mathrm{mean}(D_t)}\,\theta_{t-1}"
 
     def update(self, x: Flow, *, gamma: Tensor) -> dict[str, Tensor]:

@@ -46,6 +46,7 @@ class ScaleInvariantFloor(Rectifier):
     sigma: Number = number(default=1.0, range="(0, inf)")
     tiny: Number = number(default=1e-30, range="(0, inf)")
     state = {"floor": SCOPE, "g": ELEMENT}
+    reads = ()
     latex = r"D_t = \max(|\bar B_t|, \sigma \lVert g_t - g_{t-1} \rVert_\infty)"
 
     def initial(self, name: str) -> Any:
@@ -79,6 +80,7 @@ class BeliefFloor(Rectifier):
     tiny: Number = number(default=1e-30, range="(0, inf)")
     needs = ("y",)
     state = {"floor": SCOPE, "shift": TENSOR}
+    reads = ()
     latex = r"D_t = \max(|\bar B_t|, \lVert g_t - m_{t-1} \rVert_\infty) + \epsilon/a"
 
     def initial(self, name: str) -> Any:
@@ -224,6 +226,7 @@ class Monotone(Rectifier):
 
     inner: Rectifier = AbsoluteFloor(sigma=0.01)
     ceiling: Number = number(default=4.0, range="(0, inf]")
+    reads = ()
 
     def check(self) -> None:
         """The inner block is a rectifier that reads from its state."""

@@ -8,7 +8,6 @@ import sys
 from tyro.conf import Positional
 
 from sandbox.cli import interrupt, screen
-from sandbox.forms import toml
 
 
 @dataclasses.dataclass
@@ -48,6 +47,7 @@ class Show(interrupt.Command):
         """Prints it."""
         with interrupt.postponed():
             from sandbox import lookup
+            from sandbox.forms import toml
 
             variants = lookup.package("variants")
 
@@ -72,8 +72,11 @@ class Tasks(interrupt.Command):
 
         rows = []
         for name in tasks.names():
-            task = tasks.about(name)
-            metric = f"{task.metric} ({'higher' if task.higher_is_better else 'lower'} is better)"
-            rows.append([name, "convex" if task.convex else "nonconvex", str(task.steps), metric, task.about])
-        screen.table(screen.console(), ["task", "kind", "steps", "metric", "what it is"], rows)
+            kind = tasks.about(name)
+            task = kind if kind.pure else kind()  # the others load no data before they are used
+            length = str(task.steps) if task.epochs is None else f"{task.epochs} epochs"
+            better = "higher" if bool(task.higher_is_better) else "lower"
+            metric = f"{task.metric} ({better} is better)"
+            rows.append([name, "convex" if task.convex else "nonconvex", length, metric, task.about])
+        screen.table(screen.console(), ["task", "kind", "length", "metric", "what it is"], rows)
         return 0

@@ -289,7 +289,7 @@ class Check(interrupt.Command):
 
 
 def _write(out: Path, stem: str, text: str, figure: Any) -> None:
-    from sandbox.study.store import atomically
+    from sandbox.experiments.store import atomically
 
     stem = stem.replace("/", "-")
     with atomically(out / f"{stem}.json") as path:

@@ -12,6 +12,7 @@ from sandbox.cli.catalogue import Show, Tasks, Variants
 from sandbox.cli.check import Check
 from sandbox.cli.compare import Compare
 from sandbox.cli.curvature import Curvature
+from sandbox.cli.study import Study
 from sandbox.cli.sweep import Sweep
 
 Command = (
@@ -22,6 +23,7 @@ Command = (
     | Annotated[Check, subcommand("check")]
     | Annotated[Sweep, subcommand("sweep")]
     | Annotated[Curvature, subcommand("curvature")]
+    | Annotated[Study, subcommand("study")]
 )
 
 ABOUT = """Optimizers as recipes of blocks, around Apollo (arXiv 2009.13586).

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from pathlib import Path
 
-from tyro.conf import Positional
+from tyro.conf import Positional, UseAppendAction
 
 from sandbox.cli import interrupt, screen
+
+FAILED = 1  # exit code where a user's code ended with an error
 
 
 @dataclasses.dataclass
@@ -16,19 +19,21 @@ class Compare(interrupt.Command):
     """Compare variants on one task, with equal tuning budgets and paired seeds.
 
     The first variant is what the others are compared with. A variant is a name (apollo-sandbox variants), a recipe in a TOML
-    file, or module:attribute. Every variant gets the same number of learning rates on a log grid around its default, chosen on
-    validation loss; then fresh seeds, the test split scored once. The same command again only adds what is missing.
+    file, module:attribute, or a torch optimizer: "torch.optim:Muon(momentum=0.95)". Every variant gets the same number of
+    learning rates on a log grid around its default, chosen on validation loss; then fresh seeds, the test split scored once.
+    The same command again only adds what is missing.
 
     Try:
       apollo-sandbox compare apollo scale-invariant hessian-ema adamw sgd --task digits-mlp
-      apollo-sandbox compare apollo my_recipe.toml my_module:recipe --task logistic-breast-cancer --seeds 20
-      apollo-sandbox compare apollo adamw --task digits-cnn --schedule cosine --steps 1000 --rates 9
+      apollo-sandbox compare apollo my_recipe.toml my_module:recipe --task my_file.py:task --seeds 20
+      apollo-sandbox compare apollo torch.optim:AdamW --task digits-cnn --schedule cosine --steps 1000 --rates 9
+      apollo-sandbox compare apollo adamw --search lr=1e-4:1:log --search rectifier.sigma=1e-3:1:log --tuner tpe --trials 20
     """
 
     variants: Positional[tuple[str, ...]]
-    """Names, TOML files, or module:attribute."""
+    """Names, TOML files, module:attribute, or torch optimizers."""
     task: str = "digits-mlp"
-    """A name from apollo-sandbox tasks."""
+    """A name from apollo-sandbox tasks, module:attribute, or file.py:attribute."""
     seeds: int = 10
     """Final runs a variant; fewer than 6 are exploratory."""
     tuning_seeds: int = 2
@@ -37,18 +42,36 @@ class Compare(interrupt.Command):
     """Learning rates a variant, around its default."""
     spacing: float = 3.1623
     """Factor between neighbouring rates."""
+    search: UseAppendAction[tuple[str, ...]] = ()
+    """Other numbers to choose: NAME=LOW:HIGH[:log]; as often as there are numbers."""
+    tuner: str = "grid"
+    """How they are chosen: grid, random or tpe."""
+    trials: int | None = None
+    """Trials a variant (the number of rates)."""
     steps: int | None = None
     """Updates a run (the task's own number)."""
     warmup: int | None = None
     """Updates of linear warm-up (a tenth of the steps)."""
     schedule: str = "constant"
-    """After the warm-up: constant, cosine or inverse-sqrt."""
+    """After the warm-up: constant, cosine, linear or inverse-sqrt."""
     evaluations: int = 20
     """Points of a curve."""
     backend: str = "eager"
     """How a step runs."""
     vectorised: bool = True
     """Make the runs of a variant together (backend eager): same numbers to rounding, several times faster."""
+    accumulate: int = 1
+    """Batches whose mean gradient makes an update."""
+    autocast: str | None = None
+    """bfloat16: losses in mixed precision."""
+    device: str = "cpu"
+    """Where networks train."""
+    compile_model: bool = False
+    """torch.compile the network."""
+    threads: int = 1
+    """Of the CPU, for a run."""
+    time_limit: float | None = None
+    """Seconds after which a run ends."""
     probes: tuple[str, ...] = ()
     """Measurements inside steps, into probes.parquet: floor_occupancy, secant_residual, condition_failures, ..."""
     every: int = 10
@@ -61,25 +84,36 @@ class Compare(interrupt.Command):
     def main(self) -> int:
         """Runs it."""
         with interrupt.postponed():
-            from sandbox.comparison import compare
-            from sandbox.study import report
+            from sandbox.experiments import report, tables
+            from sandbox.experiments.compare import compare
+            from sandbox.experiments.executors import Failed
+            from sandbox.experiments.search import spoken
 
-        arguments = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("variants", "task")}
+        own = ("variants", "task", "search", "out")
+        arguments = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in own}
+        arguments["out"] = self._folder()
         console = screen.console()
         if not self.variants:
             raise ValueError("compare: name at least one variant, as in: apollo-sandbox compare apollo adamw")
         if self.out is not None:
             screen.folder(self.out)
-        with screen.progress(console) as progress:
-            result = compare(list(self.variants), self.task, progress=progress, **arguments)
-        for head, rows in report.tables(result):
+        search = dict(spoken(text) for text in self.search) or None
+        try:
+            with screen.progress(console) as progress:
+                result = compare(list(self.variants), self.task, progress=progress, search=search, **arguments)
+        except Failed as error:
+            sys.stderr.write("".join(f"apollo-sandbox: {failure}\n" for failure in error.failures))
+            return FAILED
+        for head, rows in tables.of(result):
             screen.table(console, head, rows)
-        for line in report.notes(result):
-            console.print(line, highlight=False)
-        names = "table.md, curves.png, rates.png, results.parquet, manifest.json"
-        console.print(f"Written to {result.folder}/: {names}", highlight=False)
-        return 0
+        for line in tables.notes(result):
+            screen.say(console, line)
+        screen.say(console, f"Written to {result.folder}/: {', '.join(report.FILES)}")
+        return FAILED if result.failures else 0
+
+    def _folder(self) -> Path:
+        return self.out or Path("results") / self.task.replace(":", "-").replace("/", "-")
 
     def interrupted(self) -> str:
         """What Ctrl-C leaves."""
-        return interrupt.kept(self.out or Path("results") / self.task, "results.parquet", what="runs")
+        return interrupt.kept(self._folder(), "results.parquet", what="runs")

@@ -28,7 +28,7 @@ class Curvature(interrupt.Command):
     variants: Positional[tuple[str, ...]]
     """Names, TOML files, or module:attribute."""
     task: str = "digits-mlp"
-    """A name from apollo-sandbox tasks."""
+    """A name from apollo-sandbox tasks, module:attribute, or file.py:attribute."""
     steps: int | None = None
     """Updates a run (the task's own number)."""
     samples: int = 5
@@ -49,8 +49,8 @@ class Curvature(interrupt.Command):
     def main(self) -> int:
         """Runs it."""
         with interrupt.postponed():
-            from sandbox.inspection import inspect
-            from sandbox.study import inspection_report
+            from sandbox.experiments import inspect_report
+            from sandbox.experiments.inspect import inspect
 
         arguments = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("variants", "task", "out")
@@ -63,14 +63,14 @@ class Curvature(interrupt.Command):
             screen.folder(self.out)
         with screen.progress(console, "samples") as progress:
             result = inspect(list(self.variants), self.task, out=out, progress=progress, **arguments)
-        screen.table(console, *inspection_report.table(result))
-        for line in inspection_report.notes(result):
-            console.print(line, highlight=False)
-        console.print(f"Written to {out}/: {', '.join(inspection_report.FILES)}", highlight=False)
+        screen.table(console, *inspect_report.table(result))
+        for line in inspect_report.notes(result):
+            screen.say(console, line)
+        screen.say(console, f"Written to {out}/: {', '.join(inspect_report.FILES)}")
         return interrupt.EXIT_CODE if result.interrupted else 0
 
     def _folder(self) -> Path:
-        return self.out or Path("results/curvature") / self.task
+        return self.out or Path("results/curvature") / self.task.replace(":", "-").replace("/", "-")
 
     def interrupted(self) -> str:
         """What Ctrl-C leaves where no sample had been taken; afterwards `inspect` returns what was measured."""

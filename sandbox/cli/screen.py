@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,44 +32,63 @@ def table(console: Console, head: list[str], rows: list[list[str]]) -> None:
     """A table; on a narrow terminal a block for each row."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
     if sum(widths) + 3 * len(widths) > console.width and len(head) > 4:
         # too narrow for a line each: a block each
         for row in rows:
-            console.print(f"\n{row[0]}", style="bold", highlight=False)
+            console.print(f"\n{row[0]}", style="bold", highlight=False, markup=False)
             for name, value in zip(head[1:], row[1:], strict=True):
-                console.print(f"  {name}: {value}", highlight=False)
+                say(console, f"  {name}: {value}")
         return
     table = Table(box=box.SIMPLE)
     for name in head:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # brackets in names are no markup
     console.print(table)
 
 
+def say(console: Console, line: str) -> None:
+    """A line as it is: names in it are data."""
+    console.print(line, highlight=False, markup=False)
+
+
 @contextlib.contextmanager
-def progress(console: Console, unit: str = "runs") -> Iterator[Callable[[int, int, str], None]]:
+def progress(console: Console, unit: str = "runs") -> Iterator[Callable[[float, int, str], None]]:
     """A bar on a terminal, a line a tenth of the way elsewhere."""
     if not sys.stdout.isatty():
         yield _lines(unit)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
-def _lines(unit: str) -> Callable[[int, int, str], None]:
+def _lines(unit: str) -> Callable[[float, int, str], None]:
     said: set[int] = set()
 
-    def say(done: int, total: int, what: str) -> None:
-        tenth = 10 * done // max(total, 1)
+    began = time.monotonic()
+    start: list[float] = []
+
+    def say(done: float, total: int, what: str) -> None:
+        start[:] = start or [done]
+        tenth = int(10 * done // max(total, 1))
         if tenth not in said:
             said.add(tenth)
-            sys.stderr.write(f"{what}: {done} of {total} {unit}\n")
+            spent, made = time.monotonic() - began, done - start[0]
+            left = f", about {spent * (total - done) / made:.0f} s left" if made and done < total else ""
+            sys.stderr.write(f"{what}: {int(done)} of {total} {unit}{left}\n")
+            sys.stderr.flush()
 
     return say

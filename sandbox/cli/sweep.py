@@ -28,7 +28,7 @@ class Sweep(interrupt.Command):
     vary: UseAppendAction[tuple[str, ...]]
     """NAME=FROM:TO:COUNT[:log], or NAME=VALUE,VALUE,...; as often as there are numbers to vary."""
     task: str = "logistic-breast-cancer"
-    """A name from apollo-sandbox tasks."""
+    """A name from apollo-sandbox tasks, module:attribute, or file.py:attribute."""
     seeds: int = 1
     """Runs of each combination; the picture shows their median."""
     steps: int | None = None
@@ -47,9 +47,9 @@ class Sweep(interrupt.Command):
     def main(self) -> int:
         """Runs it."""
         with interrupt.postponed():
-            from sandbox import sweep
+            from sandbox.experiments.sweep import sweep, values_of
 
-        pairs = [sweep.values_of(text) for text in self.vary]
+        pairs = [values_of(text) for text in self.vary]
         names = [name for name, _ in pairs]
         if len(set(names)) < len(names):
             raise ValueError(f"--vary names {next(n for n in names if names.count(n) > 1)} twice")
@@ -59,21 +59,19 @@ class Sweep(interrupt.Command):
             screen.folder(self.out)
         options = {name: getattr(self, name) for name in ("seeds", "steps", "warmup", "schedule", "compiled")}
         with screen.progress(console, "member steps") as progress:
-            found = sweep.sweep(
+            found = sweep(
                 self.recipe, self.task, dict(pairs), out=out, memory=int(self.memory * 2**30),
                 progress=lambda done, total: progress(done, total, "training"), **options,
             )  # fmt: skip
-        best = found.best()
-        rows = [[name, f"{value:.6g}"] for name, value in best.items()]
-        rows += [["members", str(len(found.frame))], ["diverged", str(int((found.frame["diverged"] > 0).sum()))]]
-        screen.table(console, ["best", f"of {found.recipe.name} on {found.task.name}, {found.steps} steps"], rows)
+        screen.table(console, *found.table())
         pictures = ", sweep.png" if len(names) <= 2 else "; a picture shows one or two numbers"
-        console.print(f"Written to {out}/: sweep.parquet, manifest.json{pictures}", highlight=False)
+        screen.say(console, f"Written to {out}/: sweep.parquet, manifest.json{pictures}")
         return 0
 
     def _folder(self) -> Path:
         names = [text.partition("=")[0].strip() for text in self.vary]
-        return self.out or Path("results") / "-".join(["sweep", Path(self.recipe).stem, self.task, *names]).replace(":", "-")
+        name = "-".join(["sweep", Path(self.recipe).stem, self.task, *names])
+        return self.out or Path("results") / name.replace(":", "-").replace("/", "-")
 
     def interrupted(self) -> str:
         """What Ctrl-C leaves."""

@@ -1,20 +1,15 @@
-"""What `run` is asked for, in one form: configurations, a task, and η_t over η."""
+"""What `run` is asked for, in one form: configurations, a task."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-from sandbox import lookup, suggest, tasks
+from sandbox import lookup, tasks
 from sandbox.ensemble.members import Config
-from sandbox.optimizer import Optimizer
 from sandbox.recipe import Recipe
-from sandbox.study import run as single
-from sandbox.tasks import Task
+from sandbox.tasks import PureTask, Task
 
 
 def configs_of(recipes: Any, lr: Any) -> list[Config]:
@@ -33,13 +28,13 @@ def configs_of(recipes: Any, lr: Any) -> list[Config]:
     return [Config(recipe, rate if callable(rate) else float(rate)) for recipe in found for rate in rates]
 
 
-class BareLoss(Task):
+class BareLoss(PureTask):
     """A bare loss as a task: one start, batches by seed, nothing held out."""
 
     name, about, convex, metric, higher_is_better, steps = "loss", "", False, "loss", False, 100
 
     def __init__(self, loss: Any, params: Any, batches: Any) -> None:
-        self.loss, self.params, self.stream = loss, params, batches  # type: ignore[method-assign]
+        self.loss, self.params, self.given = loss, params, batches  # type: ignore[method-assign]
 
     def init(self, seed: int) -> Any:
         """The same start for every seed."""
@@ -49,7 +44,7 @@ class BareLoss(Task):
         """The seed's batches, from the beginning again when they end; None without any."""
         while True:
             given = False
-            for batch in [None] if self.stream is None else self.stream(seed):
+            for batch in [None] if self.given is None else self.given(seed):
                 given = True
                 yield batch
             if not given:
@@ -75,19 +70,10 @@ def task_of(task: Any, params: Any, batches: Any) -> Task:
     return BareLoss(task, params, batches)
 
 
-def factors_of(warmup: int, schedule: str, steps: int) -> list[float]:
-    """η_t over η, from the same schedulers that a single run has."""
-    if schedule not in single.SCHEDULES:
-        raise ValueError(suggest.unknown("schedule", schedule, single.SCHEDULES))
-    if not warmup and schedule == "constant":
-        return [1.0] * steps
-    optimizer = Optimizer([torch.zeros(1)], "sgd", lr=1.0)
-    scheduler = single.scheduler(optimizer, steps, warmup, schedule)
-    found = []
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")  # nobody steps this optimizer
-        for _ in range(steps):
-            found.append(float(optimizer.param_groups[0]["lr"]))
-            if scheduler is not None:
-                scheduler.step()
-    return found
+def allowed(recipe: Recipe, lr: float) -> bool:
+    """Whether the recipe's decay allows the rate."""
+    try:
+        recipe.decay.check_lr(lr)
+    except ValueError:
+        return False
+    return True

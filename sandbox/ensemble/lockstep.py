@@ -82,9 +82,12 @@ class Lockstep:
         """The step of the whole grid, with or without probes."""
         if look not in self._steps:
             probes = self.plan.probes if look else {}
-            one = grid.member_step(self.group, self.task.loss, probes, need(probes, "D_old"))
+            one = grid.member_step(self.group, self._loss, probes, need(probes, "D_old"))
             self._steps[look] = grid.over_grid(one) if self.batched else grid.alone(one)
         return self._steps[look]
+
+    def _loss(self, params: Any, batch: Any) -> Tensor:
+        return self.task.apply(self.task.loss, params, batch)
 
     def look_ahead(self, batch: tuple[Any, Any]) -> Any:
         """A first step that changes nothing here, with probes if there are any."""
@@ -115,15 +118,21 @@ class Lockstep:
         task = self.task
         found: dict[str, np.ndarray] = {}
         flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self.params)
-        for split, names in (("train", ("train_loss",)), ("validation", ("validation_loss", "validation_metric"))):
+        for split, names in (("train", ("train_loss",)), ("validation", ("validation_loss", *self._metrics()))):
             full = task.full(split)
 
-            def both(params: Any, full: Any = full, score: bool = len(names) > 1) -> tuple[Tensor, ...]:
-                return (task.loss(params, full), task.score(params, full)) if score else (task.loss(params, full),)
+            functions = [task.loss, *task.scores().values()][: len(names)]
 
-            values = self._mapped(both, flat)
+            def all_of(params: Any, full: Any = full, functions: Any = functions) -> tuple[Tensor, ...]:
+                return tuple(torch.as_tensor(task.apply(f, params, full, training=False)) for f in functions)
+
+            values = self._mapped(all_of, flat)
             found |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, values, strict=True)}
         return found | {"floor_occupancy": self._floors(t)}
+
+    def _metrics(self) -> list[str]:
+        _, *more = self.task.scores()
+        return ["validation_metric", *(f"validation_{name}" for name in more)]
 
     def _mapped(self, function: Callable[[Any], tuple[Tensor, ...]], flat: Any) -> tuple[Tensor, ...]:
         members = pytree.tree_leaves(flat)[0].shape[0]

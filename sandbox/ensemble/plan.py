@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ from torch.utils import _pytree as pytree
 
 from sandbox import memory
 from sandbox.ensemble import grid
+from sandbox.ensemble.arguments import allowed
 from sandbox.ensemble.lockstep import Lockstep
 from sandbox.ensemble.members import Group
 from sandbox.probes.watch import need
-from sandbox.study import run as single
+from sandbox.schedules import evenly
 from sandbox.tasks import Task
 
 
@@ -38,7 +39,7 @@ class Plan:
     seeds: list[int]
     steps: int
     factors: list[float]
-    evaluations: int
+    evaluations: int | Sequence[int]  # how many, or after which steps
     probes: dict[str, Any]
     every: int
     compiled: bool
@@ -47,7 +48,9 @@ class Plan:
     @property
     def at(self) -> list[int]:
         """The steps after which members are evaluated."""
-        return [0, *single.evenly(self.steps, self.evaluations)] if self.evaluations else []
+        if isinstance(self.evaluations, int):
+            return [0, *evenly(self.steps, self.evaluations)] if self.evaluations else []
+        return [0, *self.evaluations]
 
     @property
     def probed(self) -> list[int]:
@@ -115,8 +118,8 @@ class Plan:
             advance(members)
         # a member whose rate its decay does not allow never runs
         top = max(self.factors)
-        allowed = [single.allowed(c.recipe, top * max(c.rate(1), c.rate(self.steps))) for c in group.configs]
-        lost = np.tile(~np.array(allowed), len(seeds))
+        fits = [allowed(c.recipe, top * max(c.rate(1), c.rate(self.steps))) for c in group.configs]
+        lost = np.tile(~np.array(fits), len(seeds))
         losses[:, lost], finite[:, lost] = np.inf, False
         params = pytree.tree_map(lambda p: p.detach().flatten(0, 1), chunk.params)
         columns = {name: np.stack([row[name] for row in evaluations], axis=1) for name in (evaluations or [{}])[0]}

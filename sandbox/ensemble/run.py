@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sandbox.ensemble.arguments import configs_of, factors_of, task_of
+from sandbox import schedules
+from sandbox.ensemble.arguments import configs_of, task_of
 from sandbox.ensemble.members import Config, groups, table
 from sandbox.ensemble.plan import Piece, Plan
 from sandbox.probes.watch import find
@@ -77,7 +78,7 @@ def run(
     steps: int | None = None,
     warmup: int = 0,
     schedule: str = "constant",
-    evaluations: int = 0,
+    evaluations: int | Sequence[int] = 0,
     probes: Iterable[Any] = (),
     every: int = 1,
     params: Any = None,
@@ -92,8 +93,8 @@ def run(
         which all members start, and `batches`, seed -> iterable of batches (default: the batch None).
     lr: rates for all recipes, default each recipe's own.  seeds: a number of them, or the seeds; each has its own start and
         order of batches, the same for every recipe and rate, as a single run has.
-    warmup, schedule, evaluations: as for `sandbox.compare`.  probes, every: as for `sandbox.probes.Watch`, for all tensors
-        together, without `truth`.
+    warmup, schedule, evaluations: as for `sandbox.compare`; evaluations may also be the steps after which to evaluate.
+    probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`.
     compiled: compile the step of each group: pays from some hundred thousand member steps on.
     memory: bytes that the members which run together may take, measured on a few of them.
     Threads are torch's own; for small models one is as fast as many, and never waits for a busy core.
@@ -108,7 +109,7 @@ def run(
     for name, value, least in (
         ("steps", steps, 1),
         ("warmup", warmup, 0),
-        ("evaluations", evaluations, 0),
+        ("evaluations", evaluations if isinstance(evaluations, int) else 0, 0),
         ("every", every, 1),
     ):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -117,7 +118,10 @@ def run(
         raise ValueError("seeds must name at least one seed")
     if warmup > steps:
         raise ValueError(f"warmup must lie in [0, {steps}], the number of steps, got {warmup}")
-    plan = Plan(task, seeds, steps, factors_of(warmup, schedule, steps), evaluations, find(probes), every, compiled, memory)
+    if not isinstance(schedules.checked(schedule), str):
+        raise TypeError("a vectorised run knows schedules by name only")
+    factors = schedules.factors(steps, warmup, schedule)
+    plan = Plan(task, seeds, steps, factors, evaluations, find(probes), every, compiled, memory)
     members = table(configs, seeds)  # now: what is wrong with it is said before anything is trained
     done = 0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +33,7 @@ class Cohorts:
         for numbers, places in found.items():
             params = [self._params[i] for i in places]
             last = dict(zip(recipe.host_names, numbers, strict=True))
-            self.each.append(Cohort(places, params, [states[p] for p in params], last))
+            self.each.append(Cohort(places, params, [states[p] for p in params], last, name))
 
     def stand(self, group: dict[str, Any], present: list[bool]) -> bool:
         """Whether they are still those of this group, and none has caught up with another."""
@@ -41,9 +42,10 @@ class Cohorts:
         return all(c.stands() for c in self.each) and len({tuple(c.last.values()) for c in self.each}) == len(self.each)
 
 
-def same(one: Collection[Any], two: Collection[Any]) -> bool:
-    """Whether two collections hold the same objects in the same order; in C, since it is asked in every step."""
-    return len(one) == len(two) and all(map(operator.is_, one, two))
+def same(one: Iterable[Any], two: Iterable[Any]) -> bool:
+    """Whether two sequences hold the same objects, and as many; in C, since it is asked in every step."""
+    end = (None,)
+    return all(map(operator.is_, itertools.chain(one, end), itertools.chain(two, end)))
 
 
 def complete(recipe: Recipe, p: Tensor, states: States, name: str) -> None:

@@ -8,8 +8,9 @@ Every hyperparameter of the recipe is an entry of the parameter group under its 
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -84,7 +85,7 @@ class Optimizer(torch.optim.Optimizer):
     def _forget(self) -> None:
         """Nothing is remembered of parameters and states but what they say themselves."""
         self._cohorts: dict[int, Cohorts] = {}
-        self._states: list[Any] = []
+        self._entries: list[Any] = []
         self._resolved: dict[int, tuple[Recipe, tuple[str, ...], Any, Recipe]] = {}
         self.watch: Watch | None = None
 
@@ -149,25 +150,21 @@ class Optimizer(torch.optim.Optimizer):
         loss, products = self._evaluate(closure, recipes)
         # a parameter that no Hessian-vector product reaches (a frozen one) makes no step of second order, whatever its p.grad
         grads = [
-            [p.grad if not recipe.second_order or p in products else None for p in group["params"]]
+            [p.grad if p in products else None for p in group["params"]]
+            if recipe.second_order
+            else [p.grad for p in group["params"]]
             for recipe, group in zip(recipes, self.param_groups, strict=True)
         ]
-        self._check_gradients(grads)
         for row, group in zip(grads, self.param_groups, strict=True):
             if group["maximize"]:
                 row[:] = [None if g is None else -g for g in row]
         check = self.nonfinite != "pass"
-        norm = None
-        if any(recipe.needs_norm for recipe in recipes) and any(g is not None for row in grads for g in row):
-            norm = global_norm([g for row in grads for g in row if g is not None])
-        # everything that can be wrong with a hyperparameter is found before the first tensor changes
-        if not same(self._states, self.state.values()):
+        # everything that can be wrong is found before the first tensor changes
+        if not same(self._entries, self._state_entries()):
             self._cohorts = {}
-        planned = [
-            (index, cohort, self._planned(index, cohort, row, products, norm))
-            for index, row in enumerate(grads)
-            for cohort in self._in_step(index, row)
-        ]
+        cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row)]
+        norm = self._norm(recipes, cohorts)
+        planned = [(index, cohort, self._planned(index, cohort, row, products, norm)) for index, cohort, row in cohorts]
         totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
         if check and not self._finite(totals, grads, "gradient"):
             return loss
@@ -181,8 +178,24 @@ class Optimizer(torch.optim.Optimizer):
             self._backend.step(cohort, step)
             recalled = {name: float(parts.value_at(step.recipe, name)) for name in step.recipe.recalled}
             cohort.advance({"lr": step.lr, **recalled})
-        self._states = list(self.state.values())
+        if any(cohort.changed for _, cohort, _ in planned):
+            self._entries = list(self._state_entries())
+            for _, cohort, _ in planned:
+                cohort.changed = False
         return loss
+
+    def _state_entries(self) -> Iterator[Any]:
+        """Every entry of every state; who has put another in its place is seen by it, in C, since it is asked in every step."""
+        return itertools.chain.from_iterable(map(dict.values, self.state.values()))
+
+    def _norm(self, recipes: list[Recipe], cohorts: list[tuple[int, Cohort, list[Tensor | None]]]) -> Tensor | None:
+        """‖g‖₂ over all gradients, where a recipe needs it."""
+        if not cohorts or not any(recipe.needs_norm for recipe in recipes):
+            return None
+        mine = [[cast(Tensor, row[i]) for i in cohort.members] for _, cohort, row in cohorts]
+        for (_, cohort, _), grads in zip(cohorts, mine, strict=True):
+            cohort.check(grads)
+        return global_norm([g for grads in mine for g in grads])
 
     def _planned(
         self, index: int, cohort: Cohort, row: list[Tensor | None], products: dict[Tensor, Tensor], norm: Tensor | None
@@ -227,22 +240,6 @@ class Optimizer(torch.optim.Optimizer):
                 h = block.hessian(probe, product)
                 products[p] = -h if group["maximize"] else h
         return loss.detach(), products
-
-    def _check_gradients(self, grads: list[list[Tensor | None]]) -> None:
-        """Raises TypeError for a sparse gradient, ValueError for one that no longer has its parameter's shape."""
-        for index, row in enumerate(grads):
-            for i, (g, p) in enumerate(zip(row, self.param_groups[index]["params"], strict=True)):
-                if g is None:
-                    continue
-                if g.layout is not torch.strided:
-                    name = groups.name(self.param_groups, index, i)
-                    raise TypeError(
-                        f"the gradient of parameter {name} is sparse ({g.layout}); recipes need dense ones: "
-                        "use sparse=False in the layer that makes it"
-                    )
-                if g.shape != p.shape:
-                    name, (of, has) = groups.name(self.param_groups, index, i), (tuple(p.shape), tuple(g.shape))
-                    raise ValueError(f"parameter {name} has shape {of}, its gradient {has}")
 
     def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str) -> bool:
         """Whether all tensors are finite, if their totals do not show it already; raises or counts as `nonfinite` says."""

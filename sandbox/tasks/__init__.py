@@ -1,4 +1,4 @@
-"""Tasks: convex problems and small networks on real data, and two classical test functions.
+"""Tasks: convex problems, small networks and those of the paper's experiments, on real data; two classical test functions.
 
 task = tasks.get("digits-mlp")
 params, batches = task.init(seed=0), task.batches(seed=0)
@@ -10,16 +10,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox import suggest
-from sandbox.tasks.base import DataTask, Params, Task
+from sandbox import imports, suggest
+from sandbox.tasks.base import DataTask, Params, PureTask
 from sandbox.tasks.convex import LogisticBreastCancer, Quadratic, RidgeDiabetes, SoftmaxDigits
+from sandbox.tasks.imagenet import ResNeXt50ImageNet
+from sandbox.tasks.images import LeNetFashion, ResNet8Fashion, ResNet20Fashion, ResNet110Cifar10, TutorialCifar10
+from sandbox.tasks.language import LSTMBillion, LSTMSpeeches
+from sandbox.tasks.network import no_decay
 from sandbox.tasks.nonconvex import DigitsCNN, DigitsMLP, Rosenbrock
+from sandbox.tasks.scaled import ScaledDigitsMLP
+from sandbox.tasks.task import Task
+from sandbox.tasks.translation import TransformerVerses, TransformerWMT14
 
-__all__ = ["DataTask", "Params", "Task", "about", "get", "names"]
+__all__ = ["DataTask", "Params", "PureTask", "Task", "about", "get", "names", "no_decay"]
 
 _TASKS: dict[str, type[Task]] = {
     task.name: task
-    for task in (LogisticBreastCancer, SoftmaxDigits, RidgeDiabetes, Quadratic, DigitsMLP, DigitsCNN, Rosenbrock)
+    for task in (
+        LogisticBreastCancer,
+        SoftmaxDigits,
+        RidgeDiabetes,
+        Quadratic,
+        DigitsMLP,
+        DigitsCNN,
+        ScaledDigitsMLP,
+        Rosenbrock,
+        LeNetFashion,
+        ResNet8Fashion,
+        ResNet20Fashion,
+        ResNet110Cifar10,
+        TutorialCifar10,
+        ResNeXt50ImageNet,
+        LSTMSpeeches,
+        LSTMBillion,
+        TransformerVerses,
+        TransformerWMT14,
+    )
 }
 
 
@@ -29,12 +55,23 @@ def names() -> list[str]:
 
 
 def get(name: str | Task, **options: Any) -> Task:
-    """The task called `name`; `options` are its constructor's (dtype, noise, …).  Raises ValueError for an unknown name."""
+    """The task meant by `name`; `options` are its constructor's (dtype, noise, …).
+
+    A Task is itself.  A text with a colon is "module:attribute" or "file.py:attribute": a Task, or a class or function that
+    makes one.  Everything else is a name.
+    Raises ValueError for an unknown name and what is no task, FileNotFoundError for a missing file.
+    """
     if isinstance(name, Task):
         return name
-    if name not in _TASKS:
-        raise ValueError(suggest.unknown("task", str(name), _TASKS))
-    return _TASKS[name](**options)
+    if not isinstance(name, str):
+        raise TypeError(f"a task is a Task, a name, 'module:attribute' or 'file.py:attribute', got {name!r}")
+    if ":" in name:
+        found = imports.attribute(name)
+        made = found(**options) if callable(found) and not isinstance(found, Task) else found
+        if not isinstance(made, Task):
+            raise ValueError(f"{name!r} is a {type(made).__name__}, not a Task")
+        return made
+    return about(name)(**options)
 
 
 def about(name: str) -> type[Task]:

@@ -1,39 +1,39 @@
-"""What a task is: parameters, a stream of batches, a loss and a held-out metric, each random stream by its seed alone."""
+"""Tasks whose loss is a pure function of a dict of parameters, and those on rows of data.
+
+`PureTask` is a `Task` whose `loss(params, batch)` takes the parameters themselves: what vmap and the theory like best.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Params = dict[str, Tensor]
-SPLITS = ("train", "validation", "test")
+from sandbox.tasks.streams import stream
+from sandbox.tasks.task import SPLITS, Params, Task
 
-# Every use of randomness has its own stream, so that none depends on how much another has drawn.
-_STREAMS = {"init": 0, "order": 1, "noise": 2}
-
-
-def stream(seed: int, use: str) -> np.random.Generator:
-    """The random stream of one use ("init", "order" or "noise") for one seed."""
-    return np.random.default_rng([seed, _STREAMS[use]])
+__all__ = ["SPLITS", "DataTask", "Params", "PureTask", "stream"]
 
 
-class Task:
-    """A problem to train on.  All methods are pure; parameters are a dict of tensors.
+class PureTask(Task):
+    """A problem in parameters alone: a dict of tensors takes the place of the model, and all methods are pure.
 
     Attributes: name, about (one line), convex, metric (its name), higher_is_better, steps (a sensible number of updates).
+    A subclass defines init, batches, loss, full and score.
     """
 
-    name: str
-    about: str
-    convex: bool
     metric: str
     higher_is_better: bool
     steps: int
+    epoch = None
     dtype: torch.dtype = torch.float32
+    pure = True
+
+    def __init__(self) -> None:
+        """Nothing to be given."""
 
     def init(self, seed: int) -> Params:
         """Initial parameters."""
@@ -43,8 +43,8 @@ class Task:
         """An endless stream of batches, in an order that depends on the seed alone."""
         raise TypeError(f"{type(self).__name__} must define batches")
 
-    def loss(self, params: Params, batch: Any) -> Tensor:
-        """The loss of a batch, 0-d."""
+    def loss(self, params: Params, batch: Any, /) -> Tensor:
+        """The loss of a batch, 0-d, at `params`."""
         raise TypeError(f"{type(self).__name__} must define loss")
 
     def full(self, split: str) -> Any:
@@ -55,16 +55,36 @@ class Task:
         """The metric on a batch, 0-d."""
         raise TypeError(f"{type(self).__name__} must define score")
 
+    def scores(self) -> dict[str, Callable[[Any, Any], Any]]:
+        """The one metric."""
+        return {self.metric: self.score}
+
+    def start(self, seed: int) -> Params:
+        """The initial parameters as leaves that take gradients."""
+        return {name: p.clone().requires_grad_() for name, p in self.init(seed).items()}
+
+    def stream(self, seed: int, model: Params) -> Iterator[Any]:
+        """`batches(seed)`."""
+        return iter(self.batches(seed))
+
+    def groups(self, params: Params, /) -> list[dict[str, Any]]:
+        """One group."""
+        return [{"params": list(params.items())}]
+
     @torch.no_grad()
-    def evaluate(self, params: Params, split: str) -> tuple[float, float]:
+    def evaluate(self, params: Params, split: str, /) -> tuple[float, ...]:
         """(loss, metric) on a whole split.  Raises ValueError for an unknown split."""
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
         batch = self.full(split)
         return float(self.loss(params, batch)), float(self.score(params, batch))
 
+    def apply(self, function: Callable[[Any, Any], Any], params: Params, batch: Any, *, training: bool = True) -> Any:
+        """function(params, batch)."""
+        return function(params, batch)
 
-class DataTask(Task):
+
+class DataTask(PureTask):
     """A task on (X, y) rows: standardised on the training split, split 60/20/20 once and for all, shuffled every epoch."""
 
     batch_size: int = 64

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sandbox.tasks.base import DataTask, Params, Task, stream
+from sandbox.tasks.base import DataTask, Params, PureTask, stream
 
 
 class _Linear(DataTask):
@@ -34,7 +34,7 @@ class _Linear(DataTask):
         """Mean loss of outputs."""
         raise TypeError(f"{type(self).__name__} must define fit")
 
-    def loss(self, params: Params, batch: Any) -> Tensor:
+    def loss(self, params: Params, batch: Any, /) -> Tensor:
         """Mean loss of the batch plus λ/2 ‖w‖²."""
         X, y = batch
         return self.fit(self.predict(params, X), y) + 0.5 * self.l2 * params["weight"].square().sum()
@@ -107,7 +107,7 @@ class RidgeDiabetes(_Linear):
         return 1 - (self.predict(params, X) - y).square().mean() / (y - y.mean()).square().mean()
 
 
-class Quadratic(Task):
+class Quadratic(PureTask):
     """½ θᵀHθ with a given spectrum, 20 curvatures from 0.01 to 10 by default, and gradient noise.
 
     spectrum: the eigenvalues of H, > 0.  rotated: turn the axes at random (seed 0 always); else H is diagonal.
@@ -156,7 +156,7 @@ class Quadratic(Task):
         """No noise, whatever the split."""
         return torch.zeros(len(self.H), dtype=self.dtype)
 
-    def loss(self, params: Params, batch: Tensor) -> Tensor:
+    def loss(self, params: Params, batch: Tensor, /) -> Tensor:
         """½ θᵀHθ + ξᵀθ."""
         theta = params["theta"]
         return 0.5 * theta @ (self.H @ theta) + batch @ theta

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from sandbox.tasks.base import DataTask, Params, Task, stream
+from sandbox.tasks.base import DataTask, Params, PureTask, stream
 
 
 class _Digits(DataTask):
@@ -39,7 +39,7 @@ class _Digits(DataTask):
         """Logits."""
         return functional_call(self.module, params, (X,))
 
-    def loss(self, params: Params, batch: Any) -> Tensor:
+    def loss(self, params: Params, batch: Any, /) -> Tensor:
         """Mean cross-entropy."""
         return functional.cross_entropy(self.predict(params, batch[0]), batch[1])
 
@@ -78,7 +78,7 @@ class DigitsCNN(_Digits):
         )
 
 
-class Rosenbrock(Task):
+class Rosenbrock(PureTask):
     """Σ 100 (θ_{i+1} - θ_i²)² + (1 - θ_i)² in 10 dimensions, from around (-1.2, 1, -1.2, 1, …)."""
 
     name, about, metric, higher_is_better, steps = "rosenbrock", __doc__ or "", "distance", False, 2000
@@ -107,7 +107,7 @@ class Rosenbrock(Task):
         """No noise, whatever the split."""
         return torch.zeros(self.dimension, dtype=self.dtype)
 
-    def loss(self, params: Params, batch: Tensor) -> Tensor:
+    def loss(self, params: Params, batch: Tensor, /) -> Tensor:
         """Rosenbrock's function plus ξᵀθ."""
         theta = params["theta"]
         valley = 100 * (theta[1:] - theta[:-1].square()).square() + (1 - theta[:-1]).square()

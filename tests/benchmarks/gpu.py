@@ -24,7 +24,7 @@ import torch
 import sandbox
 import variants
 from sandbox.backends.compiled import Compiled
-from sandbox.study.store import environment
+from sandbox.experiments.manifest import environment
 from tests.benchmarks.contenders import SHAPES, parameters
 
 logging.getLogger("torch._inductor.cudagraph_utils").setLevel(logging.ERROR)  # says for each graph why it was skipped

@@ -130,7 +130,11 @@ def test_a_file_in_place_of_the_folder_is_said_before_the_work(command, tmp_path
 
     for name in ("theory_checks.record", "theory_checks.adversary.search", "theory_checks.counterexamples.all_cases"):
         monkeypatch.setattr(name, work)
-    for name in ("sandbox.comparison.compare", "sandbox.sweep.sweep", "sandbox.inspection.inspect"):
+    for name in (
+        "sandbox.experiments.compare.compare",
+        "sandbox.experiments.sweep.sweep",
+        "sandbox.experiments.inspect.inspect",
+    ):
         monkeypatch.setattr(name, work)
     (tmp_path / "taken").write_text("")
     for out in (tmp_path / "taken", tmp_path / "taken" / "inside"):

@@ -54,8 +54,14 @@ def interrupt_at(monkeypatch, place, nth):
     ("command", "place", "nth", "says", "files"),
     [
         (COMPARE, "sandbox.tasks:get", 1, NO_RUNS, set()),
-        (COMPARE, "sandbox.study.store:Store.add", 2, "Interrupted. Finished runs are kept in {out}/", {"results.parquet"}),
-        (COMPARE, "sandbox.study.report:write", 1, "Interrupted. Finished runs are kept in {out}/", {"results.parquet"}),
+        (
+            COMPARE,
+            "sandbox.experiments.store:Store.add",
+            2,
+            "Interrupted. Finished runs are kept in {out}/",
+            {"results.parquet"},
+        ),
+        (COMPARE, "sandbox.experiments.report:write", 1, "Interrupted. Finished runs are kept in {out}/", {"results.parquet"}),
         (SWEEP, "sandbox.tasks:get", 1, NO_BLOCKS, set()),
         (SWEEP, "sandbox.ensemble:run", 1, NO_BLOCKS, set()),
         (CURVATURE, "sandbox.tasks:get", 1, NOTHING, set()),
@@ -116,7 +122,7 @@ def test_while_it_imports(command, module, says, tmp_path):
 def test_an_interrupted_comparison_continues(tmp_path, monkeypatch):
     command = [*COMPARE, "--out", str(tmp_path)]
     with monkeypatch.context() as patched:
-        interrupt_at(patched, "sandbox.study.store:Store.add", 3)
+        interrupt_at(patched, "sandbox.experiments.store:Store.add", 3)
         assert cli.main(command) == 130
     before = pl.read_parquet(tmp_path / "results.parquet")["run"].unique()
     assert cli.main(command) == 0

@@ -16,11 +16,21 @@ import torch
 import sandbox
 import variants
 from sandbox import tasks
-from sandbox.comparison import compare
+from sandbox.experiments import compare as comparison
+from sandbox.experiments import executors, run
+from sandbox.experiments.compare import compare
+from sandbox.experiments.methods import Ours
+from sandbox.experiments.result import Chosen
+from sandbox.experiments.search import Trial, Tuner
+from sandbox.experiments.settings import Options, Run
+from sandbox.experiments.store import Store
 from sandbox.forms import toml
-from sandbox.study import run
-from sandbox.study.store import Store
 from tests.outside_blocks import Halfway, MeanAbsolute
+
+
+def settings(**changes):
+    return Run(**{**dict(task="", method="", lr=0.01, seed=0, role="final", steps=10, at=(10,)), **changes})
+
 
 SMALL = dict(seeds=2, tuning_seeds=1, rates=3, steps=20, evaluations=4, vectorised=False)
 
@@ -46,7 +56,7 @@ def test_compare_is_what_it_says(tmp_path):
                 schedule.step()
             return [task.evaluate(params, split) for split in ("train", "validation", "test")]
 
-        with run.one_thread():
+        with run.threads():
             validation = {lr: np.mean([by_hand(lr, seed)[1][0] for seed in (10_000, 10_001)]) for lr in grid}
             finals = [by_hand(summary.lr, seed) for seed in range(3)]
         assert summary.lr == min(validation, key=validation.get)
@@ -66,8 +76,8 @@ def test_compare_is_what_it_says(tmp_path):
 
 def test_files_and_resuming(tmp_path, monkeypatch):
     done = []
-    original = run.train
-    monkeypatch.setattr(run, "train", lambda *a: done.append(a[2]) or original(*a))
+    original = executors.train
+    monkeypatch.setattr(executors, "train", lambda *a: done.append(a[2]) or original(*a))
     first = compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
     assert len(done) == 2 * (3 + 2)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
@@ -90,7 +100,7 @@ def test_files_and_resuming(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_run_loses_only_itself(tmp_path, monkeypatch):
-    original, done = run.train, []
+    original, done = executors.train, []
 
     def interrupted(*arguments):
         if len(done) == 3:
@@ -98,11 +108,11 @@ def test_an_interrupted_run_loses_only_itself(tmp_path, monkeypatch):
         done.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(run, "train", interrupted)
+    monkeypatch.setattr(executors, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
     assert pl.read_parquet(tmp_path / "results.parquet")["run"].n_unique() == 3
-    monkeypatch.setattr(run, "train", lambda *a: done.append(a) or original(*a))
+    monkeypatch.setattr(executors, "train", lambda *a: done.append(a) or original(*a))
     compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
     assert len(done) == 10
 
@@ -243,13 +253,20 @@ def test_ctrl_c_in_a_terminal(tmp_path):
     assert set(pl.read_parquet(tmp_path / "out/results.parquet")["variant"]) == {"sgd"}
 
 
-def test_two_comparisons_share_a_folder(tmp_path):
-    """Each store writes what both have found."""
+def test_a_run_is_kept_once(tmp_path):
+    """By whoever was first; a run's file that cannot be read is named, and the run made again."""
     one, two = Store(tmp_path), Store(tmp_path)
-    one.add([{"run": "a", "step": 1}])
-    two.add([{"run": "b", "step": 1}])
-    one.add([{"run": "b", "step": 2}])  # done by the other already: not written twice
-    assert Store(tmp_path).frame["run"].to_list() == ["a", "b"]
+    one.add("a", {}, [{"step": 1}], [])
+    two.add("b", {}, [{"step": 1}], [])
+    one.add("b", {}, [{"step": 2}], [])
+    assert [Store(tmp_path).get(k)["rows"] for k in "ab"] == [[{"step": 1}]] * 2
+    assert Store(tmp_path).missing("abc") == {"c"}
+    (tmp_path / "runs" / "a.json").write_text('{"run": "a", "rows": [')
+    other = Store(tmp_path)
+    assert other.missing("ab") == {"a"}
+    assert [path.name for path in other.unreadable] == ["a.json"]
+    other.add("a", {}, [{"step": 3}], [])
+    assert Store(tmp_path).get("a")["rows"] == [{"step": 3}]
 
 
 # -- found in review -------------------------------------------------------------------------------------------------
@@ -274,7 +291,7 @@ def test_another_task_or_another_code_is_another_run(tmp_path, monkeypatch):
     for factor in (1, 10):
         module.write_text(text.format(factor=factor))
         code = (
-            f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom sandbox.comparison import compare\n"
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom sandbox.experiments.compare import compare\n"
             f"print(compare(['edited_block:recipe'], 'quadratic', out={str(tmp_path / 'edited')!r}, seeds=2, rates=1, steps=20)"
             ".summaries[0].train_loss)"
         )
@@ -302,6 +319,7 @@ def rows_of(plan, losses):
             last = step == plan.steps
             found.append(
                 {
+                    "run": f"{role} {lr} {seed}",
                     "variant": "adam",
                     "role": role,
                     "lr": lr,
@@ -313,26 +331,32 @@ def rows_of(plan, losses):
                     "test_metric": metric if last else None,
                     "seconds_a_step": 0.001,
                     "floor_occupancy": None,
+                    "gradients": float(step),
+                    "state_words": 2.0,
                 }
             )
     return pl.DataFrame(found)
 
 
-def test_rates_are_chosen_on_validation_loss_and_edges_of_both_sides_flagged(tmp_path, monkeypatch):
-    from sandbox import comparison
+def plan_of(task, **changes):
+    options = dict(
+        seeds=2, tuning_seeds=1, rates=3, spacing=10.0, search=None, tuner="grid", trials=None, steps=10, warmup=0,
+        schedule="constant", evaluations=2, evaluate_every=None, backend="eager", vectorised=False, options=Options(), probes=(),
+        every=1, reuse=False,
+    )  # fmt: skip
+    return comparison.plan(["adam"], task, **{**options, **changes})
 
-    plan = comparison._plan(["adam"], "quadratic", 2, 1, 3, 10.0, 10, 0, "constant", 2, "eager", 1)
-    recipe = plan.recipes[0]
-    grid = plan.grid(recipe)
-    tuning = plan.tuning(recipe)
+
+def test_rates_are_chosen_on_validation_loss_and_edges_of_both_sides_flagged():
+    plan = plan_of("quadratic")
+    method = plan.methods[0]
+    grid = plan.grid(method)
 
     def chosen(validation):
-        losses = {
-            ("tuning", s.lr, s.seed): ([1.0, 0.5, 0.1 * (3 - i)], validation[i], None, False) for i, s in enumerate(tuning)
-        }  # the training loss always prefers the last
-        store = Store(tmp_path)
-        monkeypatch.setattr(store, "rows", lambda runs: rows_of(plan, losses))
-        return comparison._chosen(store, plan, recipe, tuning)
+        tuner = Tuner(plan.axes(method), "grid", 3, 0)
+        tuner.tell([Trial(n, loss) for n, loss in zip(tuner.ask(), validation, strict=True)])
+        found = comparison.choose(method, tuner, relative=True)
+        return found.numbers["lr"], found.on_edge, found.tuned
 
     assert chosen([0.3, 0.1, 0.2]) == (grid[1], False, True)
     assert chosen([0.1, 0.2, 0.3]) == (grid[0], True, True)
@@ -342,11 +366,10 @@ def test_rates_are_chosen_on_validation_loss_and_edges_of_both_sides_flagged(tmp
 
 
 def test_summaries_take_best_and_final_losses_apart():
-    from sandbox import comparison
-
-    plan = comparison._plan(["adam"], "digits-mlp", 2, 1, 1, 10.0, 10, 0, "constant", 2, "eager", 1)
+    plan = plan_of("digits-mlp", rates=1)
     losses = {("final", 0.1, seed): ([1.0, 0.2, 0.4 + seed], 0.5, 0.9, False) for seed in (0, 1)}
-    summary = comparison._summaries(plan, rows_of(plan, losses), {"adam": (0.1, False, True)})[0]
+    chosen = {"adam": Chosen({"lr": 0.1}, False, True, [])}
+    summary = comparison._summaries(plan, plan.methods, rows_of(plan, losses), chosen)[0]
     assert (summary.best_loss, summary.train_loss) == (pytest.approx(0.2), pytest.approx(0.9))
 
 
@@ -356,18 +379,18 @@ def test_the_test_split_is_seen_once_a_final_run(monkeypatch):
     task.evaluate = lambda params, split: seen.append(split) or original(params, split)
     for role, count in (("tuning", 0), ("final", 1)):
         seen.clear()
-        run.train(task, variants.get("adam"), run.Settings("quadratic", "", 0.01, 0, role, 10, 0, "constant", 5))
+        run.train(task, Ours(variants.get("adam")), settings(role=role, steps=10, at=(2, 4, 6, 8, 10)))
         assert seen.count("test") == count
 
 
 def test_what_counts_as_diverged():
     """Finite, but far above the start: nine times the loss's size there, or nine."""
 
-    class Climb(tasks.Task):
+    class Climb(tasks.PureTask):
         name, about, convex, metric, higher_is_better, steps = "climb", "", True, "x", False, 10
 
         def __init__(self, start, slope):
-            self.start, self.slope = start, slope
+            self.height, self.slope = start, slope
 
         def init(self, seed):
             return {"x": torch.tensor([0.0])}
@@ -382,7 +405,7 @@ def test_what_counts_as_diverged():
         def loss(self, params, batch):
             # the gradient is -slope, so each step of SGD at rate 1 adds slope to x; the loss shown rises with x
             x = params["x"].sum()
-            return self.start - self.slope * x if torch.is_grad_enabled() else self.start + x
+            return self.height - self.slope * x if torch.is_grad_enabled() else self.height + x
 
         def score(self, params, batch):
             return params["x"].sum()
@@ -397,7 +420,7 @@ def test_what_counts_as_diverged():
         (2.0, 19.0, True),
     ):
         task = Climb(start, rise / 10)
-        rows = run.train(task, sgd, run.Settings("climb", "", 1.0, 0, "final", 10, 0, "constant", 2))
+        rows = run.train(task, Ours(sgd), settings(lr=1.0, steps=10, at=(5, 10)))
         assert rows[-1]["diverged"] == diverged, (start, rise)
         assert math.isinf(rows[-1]["train_loss"]) == diverged
 
@@ -406,7 +429,7 @@ def test_schedules_of_runs():
     """Rates after the warm-up: cosine reaches 0 at the last step; inverse-sqrt is 1/√k."""
     for name, expected in (("cosine", [1.0, 0.75, 0.25]), ("inverse-sqrt", [1.0, 2**-0.5, 3**-0.5]), ("constant", [1.0] * 3)):
         optimizer = sandbox.Optimizer([torch.ones(1, requires_grad=True)], "sgd", lr=1.0)
-        schedule = run.scheduler(optimizer, 5, 2, name)
+        schedule = sandbox.schedules.of_run(optimizer, 5, 2, name)
         rates = []
         for _ in range(5):
             rates.append(float(optimizer.param_groups[0]["lr"]))
@@ -486,8 +509,8 @@ def test_runs_made_together_are_the_runs_alone(tmp_path):
     found = [compare(names, task, out=tmp_path / str(v), **{**SMALL, "vectorised": v}) for v in (True, False)]
     keys = ["variant", "role", "lr", "seed", "step"]
     frames = [r.runs.sort(keys) for r in found]
-    assert set(frames[0]["backend"]) == {"vmap"}
-    assert set(frames[1]["backend"]) == {"eager"}
+    assert set(frames[0]["way"]) == {"vmap"}
+    assert set(frames[1]["way"]) == {"eager"}
     assert frames[0].select(keys).equals(frames[1].select(keys))
     assert frames[0]["diverged"].to_list() == frames[1]["diverged"].to_list()
     assert frames[0]["diverged"].any()
@@ -499,7 +522,8 @@ def test_runs_made_together_are_the_runs_alone(tmp_path):
     assert "made together" not in str(found[1])
     # what is there is not made again, and a seed more is made for all
     more = compare(names, task, out=tmp_path / "True", **{**SMALL, "vectorised": True, "seeds": 3})
-    assert set(found[0].runs["run"]) < set(more.runs["run"])
+    tuning = [r.runs.filter(pl.col("role") == "tuning")["run"].to_list() for r in (found[0], more)]
+    assert tuning[0] == tuning[1]  # the final runs have other company, on which rounding depends
 
 
 def test_a_recipe_that_cannot_be_batched_runs_alone(tmp_path):
@@ -507,7 +531,7 @@ def test_a_recipe_that_cannot_be_batched_runs_alone(tmp_path):
 
     stubborn = variants.get("apollo").replace(rectifier=Stubborn(), name="stubborn")
     result = compare(["apollo", stubborn], "quadratic", out=tmp_path, **{**SMALL, "vectorised": True})
-    backends = result.runs.group_by("variant").agg(pl.col("backend").unique().first())
+    backends = result.runs.group_by("variant").agg(pl.col("way").unique().first())
     assert dict(backends.rows()) == {"apollo": "vmap", "stubborn": "eager"}
     ends = [
         result.runs.filter((pl.col("variant") == n) & (pl.col("role") == "final"))["train_loss"] for n in ("apollo", "stubborn")

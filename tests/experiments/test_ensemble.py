@@ -10,15 +10,17 @@ import sandbox
 import variants
 from sandbox import ensemble, memory, probes, tasks
 from sandbox.blocks import Number, Rectifier, block, number
+from sandbox.experiments import run as single
+from sandbox.experiments.methods import Ours
+from sandbox.experiments.settings import Run
 from sandbox.schedules import InverseSquareRoot
-from sandbox.study import run as single
 from tests.outside_blocks import Halfway, MeanAbsolute, RawProbe
 
 SHAPES = {"a": (4, 3), "b": (5,), "c": (), "d": (2, 3, 2), "e": (3, 2, 2, 2), "f": (20, 4)}
 FACTORS = [1.0, 0.7, 0.5, 0.9, 0.8, 0.6, 0.95, 0.4]
 
 
-class Bowl(tasks.Task):
+class Bowl(tasks.PureTask):
     """Σ ½ h θ² + w (1 - cos θ) + ξᵀθ + .05 (Σθ)² over six tensors, in float64."""
 
     name, about, convex, metric, higher_is_better, steps = "bowl", "", False, "loss", False, 12
@@ -263,13 +265,16 @@ def test_a_probe_that_says_nothing_at_first_or_ever():
 
 @pytest.mark.parametrize(("schedule", "warmup"), [("constant", 3), ("cosine", 0), ("inverse-sqrt", 4)])
 def test_schedules_and_evaluations_are_those_of_a_single_run(schedule, warmup):
-    """Against `sandbox.study.run.train`, rows and all; logistic regression in float64."""
+    """Against `sandbox.experiments.run.train`, rows and all; logistic regression in float64."""
     task = tasks.get("logistic-breast-cancer", dtype=torch.float64)
     recipe = variants.get("apollo")
     found = ensemble.run(recipe, task, lr=[0.3, 0.03], seeds=[7, 2], steps=12, warmup=warmup, schedule=schedule, evaluations=3)
     for i, row in enumerate(found.members.iter_rows(named=True)):
-        settings = single.Settings(task.name, "", row["lr"], row["seed"], "tuning", 12, warmup, schedule, 3)
-        rows = single.train(task, recipe, settings)
+        settings = Run(
+            task=task.name, method="", lr=row["lr"], seed=row["seed"], role="tuning", steps=12, at=(4, 8, 12), warmup=warmup,
+            schedule=schedule,
+        )  # fmt: skip
+        rows = single.train(task, Ours(recipe), settings)
         assert [r["step"] for r in rows] == found.at
         for name, values in found.evaluations.items():
             expected = [np.nan if r[name] is None else r[name] for r in rows]

@@ -10,9 +10,9 @@ import variants
 from sandbox import curvature, probes, tasks
 from sandbox.backends.eager import Eager
 from sandbox.blocks import Curvature, block
-from sandbox.inspection import inspect, sample_steps
+from sandbox.experiments import inspect_report
+from sandbox.experiments.inspect import inspect, sample_steps
 from sandbox.probes import EVERYTHING
-from sandbox.study import inspection_report
 
 
 @pytest.mark.parametrize(("name", "least"), [("apollo", 0.99), ("no-stepsize-correction", 0.95)])
@@ -68,7 +68,7 @@ def test_truth_estimate_and_files(tmp_path):
     assert apollo.value("correlation") == pytest.approx(r, rel=1e-10)
     assert result["adamw"].pairs == {}
     assert result["adamw"].value("newton_cosine") is not None
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(inspection_report.FILES)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(inspect_report.FILES)
     assert pl.read_parquet(tmp_path / "probes.parquet").equals(result.frame)
     kept = pl.read_parquet(tmp_path / "diagonal.parquet").filter(pl.col("variant") == "apollo")
     np.testing.assert_array_equal(kept["truth"], whole)
@@ -130,7 +130,7 @@ def test_values_by_step_and_means():
 
 
 def test_labels_and_scales_of_estimates():
-    shown = {name: inspection_report.estimates(variants.get(name)) for name in variants.names()}
+    shown = {name: inspect_report.estimates(variants.get(name)) for name in variants.names()}
     assert shown["apollo"] == shown["scale-invariant"] == "B/η"
     assert shown["no-stepsize-correction"] == "B"
     assert shown["hessian-ema"] == "B̄/η"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.study.statistics import holm, interval, paired, sign_flip
+from sandbox.experiments.statistics import holm, interval, paired, sign_flip
 
 
 @settings(max_examples=30, deadline=None)

@@ -11,23 +11,24 @@ from matplotlib.figure import Figure
 
 import sandbox
 import variants
-from sandbox import cli, ensemble, sweep, tasks
+from sandbox import cli, ensemble, tasks
+from sandbox.experiments.sweep import MEASURES, sweep, values_of
 
 
 def test_values():
-    assert sweep.values_of("rectifier.sigma=0.1,1,10") == ("rectifier.sigma", [0.1, 1.0, 10.0])
-    assert sweep.values_of("lr=1e-4:1:5:log")[1] == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1])
-    assert sweep.values_of("moment.beta=0:0.9:4:linear")[1] == pytest.approx([0, 0.3, 0.6, 0.9])
+    assert values_of("rectifier.sigma=0.1,1,10") == ("rectifier.sigma", [0.1, 1.0, 10.0])
+    assert values_of("lr=1e-4:1:5:log")[1] == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1])
+    assert values_of("moment.beta=0:0.9:4:linear")[1] == pytest.approx([0, 0.3, 0.6, 0.9])
     for wrong in ("lr", "lr=", "=1:2:3", "lr=1:2", "lr=a,b", "lr=1:2:3:lin", "lr=0:1:5:log", "lr=1", "lr=1,1", "lr=0,inf"):
         with pytest.raises(ValueError, match=r"vary|logarithmic"):
-            sweep.values_of(wrong)
+            values_of(wrong)
 
 
 def test_a_sweep_is_its_single_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):
     """Three numbers, two seeds, in float64 against the optimizer; then interrupted after the first block and resumed."""
     task = tasks.get("ridge-diabetes", dtype=torch.float64)
     vary = {"lr": [0.01, 0.1], "rectifier.sigma": [0.5, 1.0, 2.0], "moment.beta": [0.0, 0.9]}
-    monkeypatch.setattr(sweep, "BLOCK", 8)
+    monkeypatch.setattr("sandbox.experiments.sweep.BLOCK", 8)
     original, calls = ensemble.run, []
 
     def interrupted(*a, **k):
@@ -39,15 +40,15 @@ def test_a_sweep_is_its_single_runs_and_goes_on_where_it_was(tmp_path, monkeypat
     options = dict(seeds=2, steps=15, out=tmp_path)
     monkeypatch.setattr(ensemble, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sweep.sweep("apollo", task, vary, **options)
+        sweep("apollo", task, vary, **options)
     assert len(pl.read_parquet(tmp_path / "sweep.parquet")) == 8
     monkeypatch.setattr(ensemble, "run", lambda *a, **k: calls.append(a) or original(*a, **k))
-    found = sweep.sweep("apollo", task, vary, **options)
+    found = sweep("apollo", task, vary, **options)
     assert len(calls) == 1 + 2
     assert len(found.frame) == 24
-    sweep.sweep("apollo", task, vary, **options)
+    sweep("apollo", task, vary, **options)
     assert len(calls) == 3  # nothing was left to do
-    sweep.sweep("apollo", task, vary, **{**options, "steps": 16, "out": tmp_path / "longer"})
+    sweep("apollo", task, vary, **{**options, "steps": 16, "out": tmp_path / "longer"})
     assert len(calls) == 3 + 3  # other settings, other members
     for row in found.frame.iter_rows(named=True):
         numbers = {name: row[name] for name in vary if name != "lr"}
@@ -66,14 +67,14 @@ def test_a_sweep_is_its_single_runs_and_goes_on_where_it_was(tmp_path, monkeypat
     best = found.best()
     assert best["train_loss"] == grid.min()
     with pytest.raises(ValueError, match="one or two"):
-        found.plot(Figure().subplots())
+        found.plot()
 
 
 def test_theorem_1s_diagonals():
     """ε = 0: the loss after 100 steps depends on η/σ alone (paper, Theorem 1); 1e-10: members in other lanes."""
     powers = [2.0**k for k in range(-6, 1)]
     base = variants.get("apollo").replace(**{"curvature.eps": 0.0}, name="apollo-0")
-    found = sweep.sweep(
+    found = sweep(
         base, tasks.get("logistic-breast-cancer", dtype=torch.float64), {"lr": powers, "rectifier.sigma": powers}, steps=100
     )
     values = found.grid()
@@ -92,9 +93,9 @@ def test_the_command(tmp_path, capsys):
     assert "sweep.png" in said
     assert (tmp_path / "sweep.png").read_bytes()[:4] == b"\x89PNG"
     frame = pl.read_parquet(tmp_path / "sweep.parquet")
-    assert frame.columns == ["lr", "seed", *sweep.MEASURES, "diverged"]
+    assert frame.columns == ["lr", "seed", *MEASURES, "diverged"]
     assert frame["diverged"].to_list()[0] == 0
-    wild = sweep.sweep("sgd", "quadratic", {"lr": [0.01, 1e30]}, steps=20)
+    wild = sweep("sgd", "quadratic", {"lr": [0.01, 1e30]}, steps=20)
     assert np.isfinite(wild.grid()[0])
     assert np.isinf(wild.grid()[1])
     assert np.isnan(wild.grid("validation_metric")[1])
@@ -117,26 +118,26 @@ def test_a_picture_has_its_values_in_order():
     rates, momenta = [0.03, 0.01, 0.1], [0.9, 0.0, 0.5, 0.7]
     pictures = []
     for order in (list, sorted):
-        found = sweep.sweep("sgd", "quadratic", {"lr": order(rates), "moment.momentum": order(momenta)}, steps=5)
+        found = sweep("sgd", "quadratic", {"lr": order(rates), "moment.momentum": order(momenta)}, steps=5)
         axes = Figure().subplots()
-        found.plot(axes)
+        found.draw(axes)
         mesh = axes.collections[0]
         line = Figure().subplots()
-        sweep.sweep("sgd", "quadratic", {"lr": order(rates)}, steps=5).plot(line)
+        sweep("sgd", "quadratic", {"lr": order(rates)}, steps=5).draw(line)
         pictures.append([mesh.get_coordinates(), mesh.get_array().filled(np.nan), line.lines[0].get_xydata()])
     for given, sorted_ in zip(*pictures, strict=True):
         np.testing.assert_allclose(given, sorted_, rtol=1e-6)  # members in other lanes, float32
     assert found.vary["lr"] == sorted(rates)
     assert (np.diff(pictures[0][0][0, :, 0]) > 0).all()
     # a single value has a picture too, without contours
-    sweep.sweep("sgd", "quadratic", {"lr": [0.1], "moment.momentum": momenta}, steps=5).plot(Figure().subplots())
+    sweep("sgd", "quadratic", {"lr": [0.1], "moment.momentum": momenta}, steps=5).plot()
 
 
 def test_a_member_lost_by_its_last_step_has_diverged_there():
     """Its losses and gradients before the steps were all finite."""
-    found = sweep.sweep("sgd", "quadratic", {"lr": [1e-2, 1e30]}, steps=1)
+    found = sweep("sgd", "quadratic", {"lr": [1e-2, 1e30]}, steps=1)
     assert found.frame["diverged"].to_list() == [0, 1]
-    found = sweep.sweep("sgd", "quadratic", {"lr": [1e-2, 1e13, 1e30]}, steps=2)
+    found = sweep("sgd", "quadratic", {"lr": [1e-2, 1e13, 1e30]}, steps=2)
     assert found.frame["diverged"].to_list() == [0, 2, 2]
 
 
@@ -159,7 +160,7 @@ def test_each_set_of_numbers_has_a_folder_of_its_own(tmp_path, monkeypatch):
 def test_finished_work_is_not_replaced(tmp_path, monkeypatch):
     """By a sweep of other settings, be it begun while this one ran; nor by a comparison, nor a comparison's by a sweep."""
     options = {"steps": 3, "out": tmp_path / "sweep"}
-    sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, **options)
+    sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, **options)
     written = (tmp_path / "sweep" / "sweep.parquet").read_bytes()
     for recipe, task, vary, change, words in [
         ("sgd", "quadratic", [0.01, 0.03], {}, "another vary"),
@@ -168,27 +169,27 @@ def test_finished_work_is_not_replaced(tmp_path, monkeypatch):
         ("adam", "rosenbrock", [0.01, 0.02], {}, "another recipe; task: quadratic there, rosenbrock here"),
     ]:
         with pytest.raises(ValueError, match=rf"holds a sweep of other settings \({words}.*\); choose another folder"):
-            sweep.sweep(recipe, task, {"lr": vary}, **{**options, **change})
+            sweep(recipe, task, {"lr": vary}, **{**options, **change})
     small = dict(seeds=2, tuning_seeds=1, rates=1, steps=2)
     with pytest.raises(ValueError, match="holds results of sweep"):
         sandbox.compare(["sgd"], "quadratic", out=tmp_path / "sweep", **small)
     assert (tmp_path / "sweep" / "sweep.parquet").read_bytes() == written
-    sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, **options)  # the manifest is still its own
+    sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, **options)  # the manifest is still its own
     (tmp_path / "sweep" / "manifest.json").unlink()
     with pytest.raises(ValueError, match="no manifest"):
-        sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, **options)
+        sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, **options)
     sandbox.compare(["sgd"], "quadratic", out=tmp_path / "compare", **small)
     with pytest.raises(ValueError, match="holds results of compare"):
-        sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, out=tmp_path / "compare")
+        sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, out=tmp_path / "compare")
     assert "grids" in json.loads((tmp_path / "compare" / "manifest.json").read_text())
     original = ensemble.run
 
     def overtaken(*a, **k):
         monkeypatch.setattr(ensemble, "run", original)
-        sweep.sweep("sgd", "quadratic", {"lr": [0.5, 0.6]}, steps=3, out=tmp_path / "both")
+        sweep("sgd", "quadratic", {"lr": [0.5, 0.6]}, steps=3, out=tmp_path / "both")
         return original(*a, **k)
 
     monkeypatch.setattr(ensemble, "run", overtaken)
     with pytest.raises(ValueError, match="another vary"):
-        sweep.sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, steps=3, out=tmp_path / "both")
+        sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, steps=3, out=tmp_path / "both")
     assert pl.read_parquet(tmp_path / "both" / "sweep.parquet")["lr"].to_list() == [0.5, 0.6]

@@ -185,3 +185,11 @@ def test_hutchinson_is_unbiased():
     error = (total / 4000 - H.diagonal()).abs()
     spread = ((H.square().sum(1) - H.diagonal().square()) / 4000).sqrt()
     assert bool((error < 5 * spread).all())
+
+
+def test_every_draw_has_a_stream_of_its_own():
+    """By seed and count; rounds of ±1 that repeat would make Hutchinson's average a single draw."""
+    draws = {(s, k): tuple(rademacher(torch.zeros(64), generator(s, k)).tolist()) for s in range(4) for k in range(8)}
+    assert len(set(draws.values())) == 32
+    assert draws[2, 5] == tuple(rademacher(torch.zeros(64), generator(2, 5)).tolist())
+    assert set(draws[0, 0]) == {-1.0, 1.0}

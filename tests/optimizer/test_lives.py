@@ -314,13 +314,14 @@ def test_what_groups_may_hold():
         sandbox.blocks.AbsoluteFloor(0.1)
 
 
-def test_nothing_changes_where_a_gradient_does_not_fit():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_changes_where_a_gradient_does_not_fit(backend):
     p, q = leaf(1.0, 2.0), leaf(3.0, 4.0)
-    optimizer = sandbox.Optimizer([p, q], "apollo")
+    optimizer = sandbox.Optimizer([p, q], "apollo", backend=backend)
     for x in (p, q):
         x.grad = torch.ones_like(x)
     q.data = torch.ones(3, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"parameter 1 of group 0 has shape \(3,\), its gradient \(2,\)"):
+    with pytest.raises(ValueError, match=r"(state|parameter 1 of group 0 has shape \(3,\), its gradient \(2,\))"):
         optimizer.step()
     near(p, 1.0, 2.0)
     with pytest.raises(TypeError, match=r"has dtype torch\.float8_e4m3fn"):
@@ -348,6 +349,61 @@ def test_a_recipe_exchanged_by_name():
             x.grad = 3 * x.detach()
             o.step()
     assert torch.equal(p, q)
-    with pytest.raises(ValueError, match="did you mean 'adamw'"):
+    with pytest.raises(ValueError, match="did you mean 'adam'"):
         optimizer.param_groups[0]["recipe"] = "adamv"
         optimizer.step()
+
+
+def test_under_zero_redundancy_optimizer():
+    """It copies its own keywords into the groups, `backend` and `nonfinite` among them, and back after every step."""
+    import torch.distributed as dist
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model, alone = network(), network()
+        keywords = {
+            "recipe": "soft-absolute",
+            "lr": 0.05,
+            "backend": "scripted",
+            "nonfinite": "skip",
+            "seed": 3,
+            "maximize": True,
+        }
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            wrapped = ZeroRedundancyOptimizer(model.parameters(), sandbox.Optimizer, **keywords)
+        plain = sandbox.Optimizer(alone.parameters(), **keywords)
+        for _ in range(3):
+            for m, optimizer in ((model, wrapped), (alone, plain)):
+                optimizer.zero_grad()
+                m(torch.ones(2, 3, dtype=torch.float64)).square().mean().backward()
+                optimizer.step()
+            wrapped.param_groups[0]["lr"] = plain.param_groups[0]["lr"] = 0.01
+        wrapped.consolidate_state_dict()
+        for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+            assert torch.equal(p, q)
+        fresh = sandbox.Optimizer(alone.parameters(), "soft-absolute")
+        fresh.load_state_dict(plain.state_dict())
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_host_numbers_written_in_place(backend):
+    """A step count set to 0 by hand begins anew, with m and B as they are; a σ written into the state is what recalls d."""
+    p, q = leaf(1.0, -2.0), leaf(1.0, -2.0)
+    optimizer, other = (sandbox.Optimizer([x], "apollo", lr=0.1, backend=b) for x, b in ((p, backend), (q, "eager")))
+    for step in range(6):
+        for x, o in ((p, optimizer), (q, other)):
+            if step == 2:
+                o.state[x]["step"].zero_()
+            if step == 4 and o is optimizer:
+                o.state[x]["rectifier.sigma"].fill_(0.3)
+            elif step == 4:
+                o.state[x]["rectifier.sigma"] = torch.tensor(0.3, dtype=torch.float64)
+            x.grad = 2 * x.detach()
+            o.step()
+    assert int(optimizer.state[p]["step"]) == 4
+    torch.testing.assert_close(p, q, rtol=1e-12, atol=0)
+    assert float(optimizer.state[p]["rectifier.sigma"]) == 0.01

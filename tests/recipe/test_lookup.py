@@ -15,7 +15,7 @@ COMMANDS = """
 import sys
 sys.path[:] = [*{first}, *sys.path[1:], {home!r}]
 from sandbox import cli
-codes = [cli.main(["show", "apollo"]), cli.main(["check", "nothing"]), cli.main(["show", "tests.mine:recipe"])]
+codes = [cli.main(["show", "apollo"]), cli.main(["show", "nothing"]), cli.main(["show", "tests.mine:recipe"])]
 assert cli.main(["check", "regret", "--steps", "3", "--out", "out"]) == 0
 assert codes == [0, 2, 0], codes
 """

@@ -1,0 +1,1 @@
+"""Tasks: networks, decoding, data and losses."""

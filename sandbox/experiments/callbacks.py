@@ -1,0 +1,61 @@
+"""Who is told of rows as runs finish:  sandbox.compare(…, callbacks=[CSV("rows.csv"), TensorBoard("logs")]).
+
+A callback is any function of a row, a dict: run, variant, task, role, lr, seed, step, losses, metrics, …  For MLflow or W&B:
+
+    lambda row: mlflow.log_metric(f"{row['variant']}/{row['seed']}", row["train_loss"], step=row["step"])
+    lambda row: wandb.log({f"{row['variant']}/{row['seed']}": row["train_loss"]}, step=row["step"])
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from sandbox.experiments.store import SCHEMA
+
+
+class CSV:
+    """Appends rows to a file, in the columns of results.parquet."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """One row."""
+        begins = not self.path.exists()
+        with open(self.path, "a", newline="") as file:
+            writer = csv.DictWriter(file, list(SCHEMA), extrasaction="ignore")
+            if begins:
+                writer.writeheader()
+            writer.writerow(row)
+
+
+class TensorBoard:
+    """Losses and metrics of final runs as scalars, a folder a run (needs the package tensorboard)."""
+
+    def __init__(self, folder: str | Path, roles: tuple[str, ...] = ("final",)) -> None:
+        self.folder, self.roles = Path(folder), roles
+        self._writers: dict[str, Any] = {}
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """One row; a value that is not finite is left out."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        if row["role"] not in self.roles:
+            return
+        key = row["run"]
+        if key not in self._writers:
+            self.close()
+            self._writers[key] = SummaryWriter(str(self.folder / f"{row['variant']}-{row['seed']}-{key}"))
+        for name, value in row.items():
+            known = name.startswith(("train_", "validation_", "test_")) or name == "floor_occupancy"
+            if known and isinstance(value, float) and abs(value) < float("inf"):
+                self._writers[key].add_scalar(name, value, row["step"])
+
+    def close(self) -> None:
+        """Writes what is left."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()

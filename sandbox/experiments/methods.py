@@ -1,0 +1,142 @@
+"""What takes part in an experiment: a recipe, or an optimizer that is none.
+
+Both have a name, a default rate, numbers that may be searched, and make the optimizers of a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sandbox import lookup, suggest
+from sandbox.blocks import Block
+from sandbox.experiments.outside import Outside, spelled
+from sandbox.forms import toml
+from sandbox.optimizer import Optimizer
+from sandbox.optimizer.groups import paths
+from sandbox.recipe import Recipe
+
+Groups = list[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ours:
+    """A recipe.  Where its rate is a function of t, the rate of a run is a factor before it, 1 by default."""
+
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """The recipe's."""
+        return self.recipe.name
+
+    @property
+    def lr(self) -> float:
+        """The default rate, or factor."""
+        return 1.0 if self.moving else float(self.recipe.lr)
+
+    @property
+    def moving(self) -> bool:
+        """Whether the rate is a function of t."""
+        return callable(self.recipe.lr) and not isinstance(self.recipe.lr, torch.Tensor)
+
+    @property
+    def second_order(self) -> bool:
+        """Whether a step makes a Hessian-vector product."""
+        return self.recipe.second_order
+
+    def fingerprint(self) -> str:
+        """Of blocks and numbers."""
+        return toml.fingerprint(self.recipe)
+
+    def parts(self) -> Any:
+        """The objects on whose code a run depends."""
+        fields = [getattr(self.recipe, f.name) for f in dataclasses.fields(self.recipe) if f.name not in ("name", "lr")]
+        return [fields, self.recipe.lr if self.moving else None]
+
+    def text(self) -> str:
+        """The recipe as TOML."""
+        return toml.dumps(self.recipe)
+
+    def words(self) -> float:
+        """State words a parameter."""
+        return float(self.recipe.state_words)
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Numbers and slots that a search may vary, "lr" included."""
+        slots = {slot: getattr(self.recipe, slot) for slot in self.recipe.structure()}
+        return {"lr": self.lr, **self.recipe.hyperparameters(), **slots}
+
+    def replaced(self, values: Mapping[str, Any]) -> Ours:
+        """With other numbers and blocks, by dotted name; the name stays."""
+        return Ours(self.recipe.replace(**values, name=self.recipe.name)) if values else self
+
+    def allows(self, lr: float) -> bool:
+        """Whether the recipe's decay allows the rate."""
+        try:
+            self.recipe.decay.check_lr(lr)
+        except ValueError:
+            return False
+        return True
+
+    def make(self, groups: Groups, lr: float, seed: int, backend: Any) -> list[Any]:
+        """The optimizer of a run."""
+        recipe, rate = self.recipe, lr
+        known = paths(recipe)
+        made = []
+        for group in groups:
+            own = {name: value for name, value in group.items() if name in known or name == "params"}
+            if "lr_factor" in group:
+                own["lr"] = scaled(recipe.lr, lr * group["lr_factor"]) if self.moving else rate * group["lr_factor"]
+            made.append(own)
+        rate = scaled(recipe.lr, lr) if self.moving else lr
+        return [Optimizer(made, recipe, lr=rate, backend=backend, seed=seed)]
+
+
+def scaled(rate: Any, factor: float) -> Any:
+    """factor · η(t)."""
+    return rate if factor == 1 else (lambda t: factor * rate(t))
+
+
+Method = Ours | Outside
+
+
+def method(what: Any) -> Method:
+    """The method meant by a recipe's name, TOML file or "module:attribute", a Recipe, an `Outside`, or "module:Class(…)"
+    or "module:Class" of a torch optimizer.
+
+    Raises what `sandbox.lookup.recipe` raises.
+    """
+    if isinstance(what, Ours | Outside):
+        return what
+    if isinstance(what, str) and (found := spelled(what)) is not None:
+        return found
+    return Ours(lookup.recipe(what))
+
+
+def methods(what: Any, who: str) -> list[Method]:
+    """All of them, of different names.  Raises ValueError for a single one, none, or two of one name."""
+    if isinstance(what, str | Recipe | Outside) or not what:
+        raise ValueError(f"{who} needs a list of at least one recipe")
+    found = [method(each) for each in what]
+    names = [each.name for each in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two recipes are called {twice!r}; give one another name: recipe.replace(name=…)")
+    return found
+
+
+def check_numbers(one: Method, names: Any) -> None:
+    """Raises ValueError for a name that the method has no number or slot of."""
+    known = one.hyperparameters()
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{one.name}: {suggest.unknown('number to search', name, known)}")
+
+
+def plain(value: Any) -> Any:
+    """A searched value in a form that JSON keeps."""
+    return repr(value) if isinstance(value, Block | tuple) else value

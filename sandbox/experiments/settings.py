@@ -1,0 +1,85 @@
+"""What a run depends on: its settings, and the name they give it on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from typing import Any
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How updates are made, beside the method.
+
+    accumulate: batches whose mean gradient makes an update.  autocast: None or "bfloat16", for losses and metrics.
+    device: where a network trains; a run starts from the same numbers on every device.  compile_model: torch.compile it.
+    threads: of the CPU; sums depend on their number.  time_limit: seconds after which a run ends, as it then stands; None.
+    """
+
+    accumulate: int = 1
+    autocast: str | None = None
+    device: str = "cpu"
+    compile_model: bool = False
+    threads: int = 1
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("accumulate", "threads"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.autocast not in (None, "bfloat16"):
+            raise ValueError(f'autocast must be None or "bfloat16", got {self.autocast!r}')
+        if self.time_limit is not None and not 0 < self.time_limit < math.inf:
+            raise ValueError(f"time_limit must be a number of seconds above 0, got {self.time_limit!r}")
+        try:
+            torch.device(self.device)
+        except RuntimeError as error:
+            raise ValueError(f"device: {str(error).splitlines()[0]}") from error
+
+    def needs_a_loop(self) -> str | None:
+        """What of it a vectorised run cannot do."""
+        changed = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        return ", ".join(changed) or None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a run depends on.  `role` is "tuning" or "final": only final runs look at the test split, once, at their end.
+
+    numbers: what a search has put in place of the method's own.  at: the steps after which it is evaluated.
+    way: a backend, or "vmap" for runs made together; company: of those, the digits of the runs that were made together, on
+        whose number rounding depends.  code: of the source, of the task and of whoever else has a say.
+    """
+
+    task: str
+    method: str
+    lr: float
+    seed: int
+    role: str
+    steps: int
+    at: tuple[int, ...]
+    warmup: int = 0
+    schedule: Any = "constant"
+    numbers: tuple[tuple[str, Any], ...] = ()
+    way: str = "eager"
+    company: str = ""
+    options: Options = Options()
+    probes: str = ""
+    code: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        schedule = self.schedule if isinstance(self.schedule, str) else getattr(self.schedule, "__qualname__", "function")
+        numbers = {name: value if isinstance(value, float | int | str) else str(value) for name, value in self.numbers}
+        changed = {f.name: getattr(self.options, f.name) for f in dataclasses.fields(self.options)}
+        return {**named, "schedule": schedule, "numbers": numbers, "options": changed, "at": list(self.at)}
+
+    def key(self) -> str:
+        """Sixteen digits that name the run on disk."""
+        return hashlib.sha256(json.dumps(self.facts(), sort_keys=True).encode()).hexdigest()[:16]

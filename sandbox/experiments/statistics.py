@@ -1,0 +1,102 @@
+"""Paired statistics: each seed is one pair, and what is tested is the difference to the first variant."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import optimize, stats
+
+# Fewer pairs than this cannot reach p < 0.05 in a two-sided sign-flip test (2/2⁵ = 0.0625): the result is exploratory.
+ENOUGH_SEEDS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A paired difference: mean, 95 % interval (Student t) and p-value (None where infinities leave no mean)."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    p: float
+    pairs: int
+    spread: float = 0.0  # standard deviation of the differences
+
+
+def paired(values: Sequence[float], base: Sequence[float]) -> Difference:
+    """`values` - `base`, seed by seed.
+
+    The interval is Student's t over pairs, the p-value a two-sided sign-flip test of the mean (exact up to 13
+    pairs).  Where a pair holds an infinity (one of the two diverged) there is no mean, and the test is of signed ranks.
+    Raises ValueError for unequal lengths or NaN.
+    """
+    a, b = np.asarray(values, dtype=float), np.asarray(base, dtype=float)
+    if a.shape != b.shape or a.ndim != 1 or not len(a):
+        raise ValueError(f"paired values must be two lists of the same length, got shapes {a.shape} and {b.shape}")
+    if np.isnan(a).any() or np.isnan(b).any():
+        raise ValueError("paired values must not hold NaN; a diverged run counts as infinite")
+    with np.errstate(invalid="ignore"):
+        d = np.where(a == b, 0.0, a - b)
+    if not np.isfinite(d).all():
+        return Difference(None, None, None, sign_flip(np.sign(d) * stats.rankdata(np.abs(d))), len(d))
+    low, high = interval(d)
+    return Difference(float(d.mean()), low, high, sign_flip(d), len(d), float(d.std(ddof=1)) if len(d) > 1 else np.inf)
+
+
+def interval(d: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Student t interval of the mean; (-inf, inf) for one value, which tells nothing of the spread.
+
+    How often 95 % intervals hold the true mean, in 20,000 samples (bootstraps: 2,000) of n values:
+
+        n                        2     4     6    10    20
+        normal       Student  .950  .952  .952  .952  .949
+                  percentile  .514  .785  .855  .905  .923
+                         BCa     -  .786  .856  .903  .920
+        exponential  Student  .910  .881  .890  .897  .917
+                  percentile  .472  .751  .800  .862  .904
+                         BCa     -  .762  .815  .871  .910
+    """
+    if len(d) < 2:
+        return -np.inf, np.inf
+    half = float(stats.t.ppf((1 + level) / 2, len(d) - 1) * stats.sem(d))
+    return float(d.mean()) - half, float(d.mean()) + half
+
+
+def sign_flip(d: np.ndarray) -> float:
+    """Two-sided p-value that differences symmetric about 0 have a mean at least as far from 0."""
+    if not d.any():
+        return 1.0
+    found = stats.permutation_test(
+        (d,), np.mean, permutation_type="samples", n_resamples=9999, rng=np.random.default_rng(0), vectorized=True
+    )
+    return float(found.pvalue)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down correction."""
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    running = 0.0
+    for rank, index in enumerate(order):
+        running = max(running, min(1.0, (len(p) - rank) * p[index]))
+        adjusted[index] = running
+    return adjusted.tolist()
+
+
+def smallest_found(spread: float, n: int, power: float = 0.8, level: float = 0.05) -> float:
+    """The smallest true mean difference that n pairs find with the given power, in a two-sided t-test at `level`.
+
+    spread: standard deviation σ of the paired differences, taken as normal.  With T = (Z + δ√n/σ)/V, Z standard normal and
+    (n-1)V² chi-squared, solves P(|T| > t_{1-level/2}) = power for δ (Cohen 1988).  Infinite for n < 2, 0 without spread.
+    """
+    if n < 2:
+        return np.inf
+    # V at the midpoints of 10,000 equal probabilities
+    V = np.sqrt(stats.chi2.ppf((np.arange(10_000) + 0.5) / 10_000, n - 1) / (n - 1))
+    far = stats.t.ppf(1 - level / 2, n - 1) * V
+
+    def lacking(shift: float) -> float:
+        return float(np.mean(stats.norm.sf(far - shift) + stats.norm.cdf(-far - shift))) - power
+
+    return float(optimize.brentq(lacking, 0.0, 1e4)) * spread / np.sqrt(n)

@@ -1,0 +1,30 @@
+"""F1: a toy network, Apollo against first-order methods; SdLBFGS is not among the variants yet."""
+
+from sandbox.studies.arms import TOY_RATE, TOY_RATES, toy
+from sandbox.studies.study import Part, Search, Study
+
+_ARMS = tuple(toy().values())
+_SEARCHED = tuple(arm.but(lr=1e-3) for arm in _ARMS if arm.name != "sgd-w")  # factors of 1e-3 are then the paper's nine rates
+
+STUDY = Study(
+    key="F1",
+    name="toy",
+    question="Does Apollo's training loss fall faster than SdLBFGS', per update and per second?",
+    claims=(20, 38),
+    note="SdLBFGS is missing, so these claims are not tested yet; SGD and Adam stand beside Apollo.",
+    tiers={
+        "smoke": [
+            Part(
+                name="main", task="lenet-fashion", options={"images": 640, "evaluated": 200}, arms=_ARMS, seeds=1, steps=20,
+                evaluations=1,
+            )
+        ],
+        "cpu": [
+            Part(
+                name="main", task="lenet-fashion", options={"epochs": 20}, arms=_SEARCHED, seeds=8, rate=TOY_RATE,
+                search=Search(factors=tuple(round(rate / 1e-3, 6) for rate in TOY_RATES), steps=624),
+            )
+        ],
+        "paper": [Part(name="main", task="cnn-cifar10", arms=_ARMS, seeds=5, rate=TOY_RATE, evaluations=50)],
+    },
+)  # fmt: skip

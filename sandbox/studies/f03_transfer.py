@@ -1,0 +1,43 @@
+"""F3: hyperparameters carried to another task, only the decay chosen anew; the paper's ImageNet."""
+
+from sandbox.studies.arms import digits, imagenet, images
+from sandbox.studies.rates import COSINE, IMAGENET_MILESTONES
+from sandbox.studies.study import Arm, Part, Study
+
+_DECAYS = (1 / 3, 1.0, 3.0)  # factors of γ
+_RATES = (0.3, 1.0, 3.0)  # factors of η, at equal η γ
+
+
+def _grid(arms: tuple[Arm, ...], rates: tuple[float, ...], decays: tuple[float, ...]) -> tuple[Arm, ...]:
+    return tuple(
+        arm.but(name=f"{arm.name} η×{r:.3g} γ×{g:.3g}", lr=arm.lr * r, weight_decay=arm.weight_decay * g / r)
+        for arm in arms
+        for r in rates
+        for g in decays
+    )
+
+
+_STANDARD = tuple(images(16)[name] for name in ("apollo", "sgd", "adam", "radam", "adabelief"))
+
+_FEW = tuple(digits(3)[name] for name in ("apollo", "sgd", "adam"))
+
+STUDY = Study(
+    key="F3",
+    name="transfer",
+    question="With η, β, ε kept from one data set and only γ chosen anew, what is lost against choosing both?",
+    claims=(6, 29),
+    note="Stands for ImageNet, and says nothing about its scale.",
+    tiers={
+        "smoke": [
+            Part(
+                name="main", task="digits-cnn", arms=_grid(_FEW, (0.3, 1.0), (1.0,)), seeds=1, steps=20,
+                evaluations=1,
+            )
+        ],
+        "cpu": [Part(name="main", task="lenet-fashion", arms=_grid(_STANDARD, _RATES, _DECAYS), seeds=3, evaluations=4)],
+        "paper": [
+            Part(name=name, task="resnext50-imagenet", arms=tuple(imagenet().values()), seeds=5, rate=rate, evaluations=120)
+            for name, rate in (("milestones", IMAGENET_MILESTONES), ("cosine", COSINE))
+        ],
+    },
+)  # fmt: skip

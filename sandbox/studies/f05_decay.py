@@ -1,0 +1,62 @@
+"""F5: five strengths of weight decay; decay in the gradient against decay beside it."""
+
+from sandbox.studies.arms import SIGMA, digits, images
+from sandbox.studies.rates import CIFAR_MILESTONES, COSINE
+from sandbox.studies.study import Arm, Part, Study
+
+FACTORS = (0.2, 0.6, 1.0, 1.4, 1.8)
+METHODS = ("apollo", "sgd", "adam", "radam", "adabelief")
+
+
+def scaled(arms: dict[str, Arm], factors: tuple[float, ...] = FACTORS) -> tuple[Arm, ...]:
+    """Each method at each factor of its γ."""
+    return tuple(
+        arms[m].but(name=f"{m} γ×{a:g}", weight_decay=arms[m].weight_decay * a) for m in METHODS if m in arms for a in factors
+    )
+
+
+def forms(arms: dict[str, Arm]) -> tuple[Arm, ...]:
+    """Apollo, SGD and Adam with γ in the gradient and beside it, at equal η γ for parameters on Apollo's floor."""
+    apollo, sgd, adam = (arms[m].but(decay="l2") for m in ("apollo", "sgd", "adam"))
+    beside = {"apollo": apollo.weight_decay / SIGMA, "sgd": sgd.weight_decay, "adam": adam.weight_decay}
+    return tuple(
+        form
+        for arm in (apollo, sgd, adam)
+        for form in (
+            arm.but(name=f"{arm.name} l2"),
+            arm.but(name=f"{arm.name} decoupled", decay="decoupled", weight_decay=beside[arm.name]),
+        )
+    )
+
+
+# No normalisation: a tenth of the rates on CIFAR-10, and every γ such that η γ = 2.5e-5.
+_LENET = {name: arm.but(lr=arm.lr / 10) for name, arm in images(25).items()}
+_DIGITS = {name: arm.but(weight_decay=1e-4) for name, arm in digits(4).items()}
+
+STUDY = Study(
+    key="F5",
+    name="decay",
+    question="Do the curves of accuracy over γ differ in height or in place only, and does the form of decay matter?",
+    claims=(22, 26, 27, 28),
+    note="Small tiers: LeNet on 5,000 images without augmentation, which it can learn by heart.",
+    tiers={
+        "smoke": [
+            Part(name="strength", task="digits-mlp", arms=scaled(_DIGITS, (0.2, 1.8)), seeds=1, steps=30, evaluations=1),
+            Part(name="form", task="digits-mlp", arms=forms(_DIGITS), seeds=1, steps=30, evaluations=1),
+        ],
+        "cpu": [
+            Part(
+                name=name, task="lenet-fashion", options={"images": 5000, "epochs": 20}, arms=arms, seeds=5,
+                rate=CIFAR_MILESTONES, evaluations=4,
+            )
+            for name, arms in (("strength", scaled(_LENET)), ("form", forms(_LENET)))
+        ],
+        "paper": [
+            Part(
+                name=name, task="resnet110-cifar10", options={"epochs": epochs}, arms=scaled(images()), seeds=5, rate=rate,
+                evaluations=epochs,
+            )
+            for name, rate, epochs in (("milestones", CIFAR_MILESTONES, 164), ("cosine", COSINE, 200))
+        ],
+    },
+)  # fmt: skip

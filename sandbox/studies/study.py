@@ -1,0 +1,124 @@
+"""What a study is: data.  Arms (methods with all their numbers), parts (arms on a task), tiers (parts of a size), claims.
+
+Nothing here trains; `sandbox.studies.run` makes the runs and `sandbox.studies.report` reads them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sandbox.blocks import AdamWDecay, ClipGlobalNorm, ClipParameterNorm, Decoupled, L2Decay, WeakSecant
+from sandbox.recipe import Recipe
+from sandbox.studies.rates import Rate
+
+TIERS = ("smoke", "cpu", "gpu", "paper")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A method with every number that it runs with.
+
+    method: a variant's name.  lr: η.  weight_decay: γ, of the form that `decay` says: "l2" or "decoupled".
+    clip: ("global", norm), ("parameter", norm) or None.  numbers: slots and numbers put into the recipe, by dotted name.
+    warmup: updates of linear warm-up.  rate: the schedule after it, where it is not the part's.
+    """
+
+    name: str
+    method: str
+    lr: float
+    weight_decay: float = 0.0
+    decay: str = "l2"
+    clip: tuple[str, float] | None = None
+    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    warmup: int = 0
+    rate: Rate | None = None
+
+    def __post_init__(self) -> None:
+        if self.decay not in ("l2", "decoupled"):
+            raise ValueError(f'decay must be "l2" or "decoupled", got {self.decay!r}')
+        if self.clip is not None and self.clip[0] not in ("global", "parameter"):
+            raise ValueError(f'clip must be ("global", norm) or ("parameter", norm), got {self.clip!r}')
+
+    def recipe(self) -> Recipe:
+        """The recipe, under the arm's name."""
+        import variants
+
+        base = variants.get(self.method)
+        gradient: list[Any] = []
+        if self.clip is not None:
+            gradient.append({"global": ClipGlobalNorm, "parameter": ClipParameterNorm}[self.clip[0]](max_norm=self.clip[1]))
+        slots: dict[str, Any] = {}
+        if self.weight_decay and self.decay == "l2":
+            gradient.append(L2Decay(weight_decay=self.weight_decay))
+        elif self.weight_decay:
+            kind = Decoupled if isinstance(base.curvature, WeakSecant) else AdamWDecay
+            slots["decay"] = kind(weight_decay=self.weight_decay)
+        if gradient:
+            slots["gradient"] = tuple(gradient)
+        return base.replace(name=self.name, lr=self.lr, **slots).replace(name=self.name, **self.numbers)
+
+    def but(self, **changes: Any) -> Arm:
+        """The arm with other fields."""
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Search:
+    """Rates that every arm is tried at before its final runs: `factors` of its own, `seeds` runs of `steps` updates each.
+
+    The factor with the lowest mean validation loss is kept.
+    """
+
+    factors: tuple[float, ...]
+    steps: int
+    seeds: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """Arms on a task; the first one is what the others are compared with.
+
+    options: of the task.  seeds: paired: seed i has one initialisation and one order of batches in every arm.
+    steps: updates, default the task's.  rate: the schedule.  evaluations: points of a curve.  search: of rates.
+    """
+
+    name: str
+    task: str
+    arms: tuple[Arm, ...]
+    seeds: int
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    steps: int | None = None
+    rate: Rate = dataclasses.field(default_factory=Rate)
+    evaluations: int = 10
+    search: Search | None = None
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names):
+            raise ValueError(f"part {self.name!r} has two arms of one name: {names}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """A question, and the runs that answer it in each tier.
+
+    key: "F1" to "F13".  claims: numbers of the claims that it has a say in.  note: what differs from the paper, and what cannot
+    be decided.
+    """
+
+    key: str
+    name: str
+    question: str
+    claims: tuple[int, ...]
+    note: str
+    tiers: Mapping[str, Sequence[Part]]
+
+    def parts(self, tier: str) -> Sequence[Part]:
+        """The parts of a tier.  Raises ValueError for a tier that there is not, or not in this study."""
+        if tier not in TIERS:
+            raise ValueError(f"tier must be one of {', '.join(TIERS)}, got {tier!r}")
+        if tier not in self.tiers:
+            raise ValueError(f"study {self.key} has no {tier} tier; it has {', '.join(self.tiers)}")
+        return self.tiers[tier]

@@ -1,0 +1,53 @@
+"""What is done around a network: calls with other parameters, evaluations that leave no trace, parameter groups."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+
+class Frame(nn.Module):
+    """A network around which functions are called, so that functional_call reaches its parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[[Any, Any], Any], batch: Any) -> Any:
+        """function(model, batch)."""
+        return function(self.model, batch)
+
+
+def handed_out(model: nn.Module) -> nn.Module:
+    """The network itself."""
+    return model
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards modes and buffers are what they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [
+        (module, name, b, b.clone()) for module in model.modules() for name, b in module._buffers.items() if b is not None
+    ]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for module, name, buffer, value in buffers:
+            buffer.data = value  # also where a forward pass has put another tensor in its place
+            module._buffers[name] = buffer
+
+
+def no_decay(model: nn.Module, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    """Two parameter groups: matrices and kernels, and the vectors (biases, norms), the latter with `weight_decay`."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    decayed = [(name, p) for name, p in named if p.ndim >= 2]
+    rest = [(name, p) for name, p in named if p.ndim < 2]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": weight_decay}]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,94 @@
+"""Random streams: one for each use of randomness and each seed, so that none depends on how much another has drawn.
+
+`stream` is for code that takes a generator.  `Generators` is for code that draws from Python's, NumPy's and torch's own global
+generators, as layers, data sets and loaders do: it lends them its states and puts the old ones back afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+_STREAMS = {"init": 0, "order": 1, "noise": 2}
+
+
+def stream(seed: int, use: str) -> np.random.Generator:
+    """The random stream of one use ("init", "order" or "noise") for one seed."""
+    return np.random.default_rng([seed, _STREAMS[use]])
+
+
+def number(seed: int, *use: str | int) -> int:
+    """A seed in [0, 2³²) for one use of a run's seed; different uses give independent ones."""
+    text = repr((int(seed), *use))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+class Generators:
+    """States of the global generators of Python, NumPy and torch (the CPU's, and those of the CUDA devices in use).
+
+        noise = Generators(seed, "dropout")
+        with noise:
+            ...  # draws from `noise`; whoever draws elsewhere is not disturbed
+
+    The next `with` goes on where the last one ended; `restart(…)` begins again from another seed.
+    """
+
+    def __init__(self, seed: int, *use: str | int) -> None:
+        self._outer: list[Any] = []
+        self.restart(seed, *use)
+
+    def restart(self, seed: int, *use: str | int) -> None:
+        """Begins again; takes effect with the next `with`."""
+        with _kept():
+            start = number(seed, *use)
+            random.seed(start)
+            np.random.seed(start)  # noqa: NPY002 - the global generator is the one that others draw from
+            torch.manual_seed(start)
+            self._states = _states()
+
+    def mark(self) -> Any:
+        """Where the stream stands, inside a `with`."""
+        return _states()
+
+    def back_to(self, mark: Any) -> None:
+        """Goes on from a `mark`, inside a `with`."""
+        _set(mark)
+
+    def __enter__(self) -> Generators:
+        self._outer.append(_states())
+        _set(self._states)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._states = _states()
+        _set(self._outer.pop())
+
+
+def _states() -> Any:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
+
+
+def _set(states: Any) -> None:
+    python, numpy, cpu, cuda = states
+    random.setstate(python)
+    np.random.set_state(numpy)  # noqa: NPY002
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """Puts the global generators back afterwards."""
+    before = _states()
+    try:
+        yield
+    finally:
+        _set(before)

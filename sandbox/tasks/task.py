@@ -1,0 +1,279 @@
+"""`Task`: what is trained, on what, and how it is judged.
+
+    task = sandbox.Task(
+        name="my-network",
+        model=lambda: MyNetwork(),                                   # made anew for every run
+        train=train_set, validation=validation_set, test=test_set,   # DataLoader, Dataset, tensors, or seed -> batches
+        batch_size=64,                                               # for a Dataset or tensors
+        loss=lambda model, batch: cross_entropy(model(batch[0]), batch[1]),
+        metrics={"accuracy": lambda model, batch: (model(batch[0]).argmax(-1) == batch[1]).float().mean()},
+        epochs=3,
+    )
+    sandbox.compare(["apollo", "adamw"], task)
+
+As a class, with options of its own: whatever the constructor takes may be an attribute or a method (one that is registered
+under a name in `sandbox.tasks` also has `metric` and `higher_is_better` as class attributes, to be listed without its data):
+
+    class MyTask(sandbox.Task):
+        name, about, epochs, batch_size = "my-task", "One line for `apollo-sandbox tasks`.", 3, 64
+
+        def model(self):                 # a fresh network
+            return MyNetwork()
+
+        def data(self, split):           # of "train", "validation" or "test"; called once a split
+            return TensorDataset(X[split], y[split])
+
+        def loss(self, model, batch):    # 0-d
+            return cross_entropy(model(batch[0]), batch[1])
+
+        def accuracy(self, model, batch):
+            return (model(batch[0]).argmax(-1) == batch[1]).float().mean()
+
+        @property
+        def metrics(self):
+            return {"accuracy": self.accuracy}
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+
+from sandbox import suggest
+from sandbox.tasks import data
+from sandbox.tasks.network import Frame, handed_out, untouched
+from sandbox.tasks.streams import Generators
+
+Params = dict[str, Tensor]
+SPLITS = ("train", "validation", "test")
+ROWS = 10_000  # a training split of more rows is evaluated on a sample of it
+
+
+class Task:
+    """A network, its data, loss and metrics, and how long it is trained.
+
+    name: for tables and folders.  about: one line.
+    model: a function without arguments that makes the network; it is called for every run, with Python's, NumPy's and torch's
+        generators seeded by the run.  A Module in its place is copied for every run: all seeds then start alike.
+    train, validation, test: a DataLoader, a Dataset, tensors (one, or a tuple of equally many rows), or a function seed ->
+        iterable of batches; any of them may end, and is then begun again: an epoch.  A Dataset and tensors are shuffled each
+        epoch and cut into batches of `batch_size` (a rest is dropped); what order and augmentation draw from the global
+        generators is the run's own.  A function gets another seed in every epoch.  test: default validation; results then
+        rest on the split that rates were chosen on.
+    loss: (model, batch) -> 0-d mean loss of the batch.  `model` is the network, or the same network with other tensors put in
+        place of its parameters for the length of the call: read parameters and call submodules as you like, but keep none.
+    metrics: name -> (model, batch) -> 0-d mean over the batch; the first one is the one that tables show.  Values of batches
+        are averaged with the weights `rows(batch)`.  Default: the loss alone.
+    lower_is_better: names of the metrics that are better when lower.
+    epochs, steps: how long a run is: one of them.  epochs need data with a length.
+    evaluation_batch_size: rows at a time in evaluations of a Dataset or tensors.
+    groups: model -> parameter groups, as a torch optimizer takes them; see the method.
+    convex: whether the loss is convex in the parameters.
+
+    What the training loop promises: training mode in steps and evaluation mode in evaluations; buffers belong to the run, and
+    an evaluation changes none of them; dropout draws from a stream of the run's own.  State carried from batch to batch (an
+    LSTM's) is a buffer, which `begin` sets back.
+
+    Methods to override beside those above: `data(split)`, `begin(model, split)`, `rows(batch)`, `evaluate(model, split)`,
+    `to(batch, device)`.
+    Raises TypeError for what is no source of batches, ValueError for lengths and sizes that cannot be.
+    """
+
+    name: str = "task"
+    about: str = ""
+    convex: bool = False
+    batch_size: int | None = None
+    evaluation_batch_size: int = 1000
+    epochs: int | None = None
+    lower_is_better: Sequence[str] = ()
+    pure = False  # whether `loss` takes a dict of parameters: see PureTask
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        model: Callable[[], nn.Module] | nn.Module | None = None,
+        train: Any = None,
+        validation: Any = None,
+        test: Any = None,
+        loss: Callable[[Any, Any], Tensor] | None = None,
+        metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        lower_is_better: Sequence[str] | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        evaluation_batch_size: int | None = None,
+        groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None,
+        about: str | None = None,
+        convex: bool | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__") and value is not None}
+        if type(self) is Task:
+            lacking = [what for what in ("name", "model", "train", "validation", "loss") if what not in given]
+            if lacking:
+                raise TypeError(f"a task needs {', '.join(f'{what}=' for what in lacking)}")
+            if (epochs is None) == (steps is None):
+                raise ValueError(f"a task needs either epochs= or steps=, got epochs={epochs}, steps={steps}")
+        for what in ("epochs", "steps", "evaluation_batch_size"):
+            value = given.get(what, 1)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{what} must be a whole number of at least 1, got {value!r}")
+        if not callable(given.get("model", callable)):
+            raise TypeError(f"model must be a function that makes a Module, or a Module, got a {type(model).__name__}")
+        if isinstance(model, nn.Module):
+            given["model"] = functools.partial(handed_out, model)
+        splits = {split: given.pop(split) for split in SPLITS if split in given}
+        if splits:
+            self._given = {"test": splits.get("validation"), **splits}
+        self.__dict__.update(given)
+        for metric in given.get("lower_is_better", ()):
+            if metric not in self.metrics:
+                raise ValueError(f"lower_is_better: {suggest.unknown('metric', metric, self.metrics)}")
+        for split in splits:
+            self.source(split)
+
+    # -- what a subclass says ------------------------------------------------------------------------------------------
+
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = {}
+
+    def model(self) -> nn.Module:
+        """A fresh network."""
+        raise TypeError(f"{type(self).__name__} must define model()")
+
+    def data(self, split: str) -> Any:
+        """Where the batches of a split come from: a DataLoader, a Dataset, tensors, or a function seed -> iterable."""
+        if split not in getattr(self, "_given", {}):
+            raise TypeError(f"{type(self).__name__} must define data(split), or be given {split}=")
+        return self._given[split]
+
+    def loss(self, model: Any, batch: Any, /) -> Tensor:
+        """The mean loss of a batch, 0-d."""
+        raise TypeError(f"{type(self).__name__} must define loss(model, batch)")
+
+    def groups(self, model: Any, /) -> list[dict[str, Any]]:
+        """Parameter groups: {"params": (name, parameter) pairs, options}; default one group of all parameters.
+
+        Options hold where an optimizer has them, and are left out elsewhere: "weight_decay": 0.0 for a group without decay
+        (see `sandbox.tasks.no_decay`), and "lr_factor" for a rate in proportion to the run's.
+        """
+        return [{"params": list(model.named_parameters())}]
+
+    def begin(self, model: Any, split: str) -> None:
+        """Called at the start of each epoch of training ("train") and of each evaluation: sets carried state back."""
+
+    def rows(self, batch: Any) -> float:
+        """The weight of a batch in a mean: the length of its first tensor.  For texts, the number of tokens."""
+        return data.rows_of(batch)
+
+    def to(self, batch: Any, device: torch.device) -> Any:
+        """The batch on a device."""
+        return pytree.tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), batch)
+
+    # -- what the package asks -----------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def steps(self) -> int:
+        """Updates in a run.  Raises ValueError where epochs have no length."""
+        if self.epochs is None or self.epoch is None:
+            raise ValueError(f"task {self.name!r}: epochs need data with a length; say steps= instead")
+        return self.epochs * self.epoch
+
+    @functools.cached_property
+    def epoch(self) -> int | None:
+        """Updates in an epoch; None where that cannot be told."""
+        return data.length(self.source("train"), self.batch_size)
+
+    @property
+    def metric(self) -> str:
+        """The name of the first metric."""
+        return next(iter(self.metrics), "loss")
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a higher value of the first metric is better."""
+        return bool(self.metrics) and self.metric not in self.lower_is_better
+
+    def scores(self) -> dict[str, Callable[[Any, Any], Any]]:
+        """Name -> metric, at least one."""
+        return dict(self.metrics) or {"loss": self.loss}
+
+    def source(self, split: str) -> Any:
+        """`data(split)`, checked and kept."""
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        kept: dict[str, Any] = self.__dict__.setdefault("_sources", {})
+        if split not in kept:
+            kept[split] = data.checked(split, self.data(split), self.batch_size)
+        return kept[split]
+
+    def start(self, seed: int) -> Any:
+        """The network of a run, initialised by its seed, in training mode.  Raises TypeError where `model` makes none."""
+        with Generators(seed, "init"):
+            made = self.model()
+        if not isinstance(made, nn.Module):
+            raise TypeError(f"task {self.name!r}: model() must return a torch.nn.Module, it returned a {type(made).__name__}")
+        return copy.deepcopy(made).train()  # whoever hands out the same one twice still gets one a run
+
+    def init(self, seed: int) -> Params:
+        """The parameters with which a run starts."""
+        _ = self._frame  # made now: vmap, under which `apply` may be called, lets nobody draw
+        return {name: p.detach() for name, p in self.start(seed).named_parameters()}
+
+    def batches(self, seed: int) -> Iterator[Any]:
+        """Training batches without end, in an order that depends on the seed alone."""
+        return data.epochs(self.source("train"), self.batch_size, seed)
+
+    def stream(self, seed: int, model: Any) -> Iterator[Any]:
+        """The same for a run: `begin(model, "train")` is called at the start of each epoch."""
+        return data.epochs(self.source("train"), self.batch_size, seed, lambda: self.begin(model, "train"))
+
+    def evaluation(self, split: str) -> Iterable[Any]:
+        """The batches on which a split is evaluated; a training split that has no order, or many rows, by a sample."""
+        source = self.source(split)
+        if split != "train" or (data.rows_in(source) <= ROWS):
+            return data.in_order(source, self.evaluation_batch_size)
+        return self._sample
+
+    @functools.cached_property
+    def _sample(self) -> list[Any]:
+        return data.sample(self.source("train"), self.batch_size)
+
+    def full(self, split: str) -> Any:
+        """The batches of `evaluation(split)` as one.  Raises ValueError where they cannot be joined."""
+        return data.whole(self.evaluation(split))
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, split: str, /) -> tuple[float, ...]:
+        """The loss and then each metric, on a whole split, in evaluation mode; the model is left as it was."""
+        functions = [self.loss, *self.scores().values()]
+        sums, weight = [0.0] * len(functions), 0.0
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        with untouched(model), Generators(0, "evaluation"):
+            self.begin(model, split)
+            for batch in self.evaluation(split):
+                batch, rows = self.to(batch, device), float(self.rows(batch))
+                sums = [s + rows * float(f(model, batch)) for s, f in zip(sums, functions, strict=True)]
+                weight += rows
+        return tuple(s / weight if weight else math.nan for s in sums)
+
+    def apply(self, function: Callable[[Any, Any], Any], params: Params, batch: Any, *, training: bool = True) -> Any:
+        """function(model, batch) with `params` in place of the model's own: pure, for torch.func."""
+        frame = self._frame.train(training)
+        return functional_call(frame, {f"model.{name}": p for name, p in params.items()}, (function, batch))
+
+    @functools.cached_property
+    def _frame(self) -> Frame:
+        return Frame(self.start(0))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was given, and not what it has made of that."""
+        lazy = {"_frame", "_sample", "_sources", "epoch"} | ({"steps"} if self.epochs is not None else set())
+        return {name: value for name, value in self.__dict__.items() if name not in lazy}

@@ -1,0 +1,87 @@
+"""The house's rules: imports point one way, files are short, nobody imports another module's private names."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(path for package in ("sandbox", "variants", "theory_checks") for path in (ROOT / package).rglob("*.py"))
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+
+
+def imported(path):
+    """(module, name, line) of every import, also inside functions; those for type checkers only are left out."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name, node.lineno) for alias in node.names)
+
+
+def targets(path):
+    """The modules of ours that a file imports."""
+    for module, name, _ in imported(path):
+        whole = f"{module}.{name}"
+        if whole in MODULES:
+            yield whole
+        elif module in MODULES:
+            yield module
+
+
+def circles(arrows):
+    """Strongly connected components of more than one node (Tarjan)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in arrows[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component = []
+            while True:
+                component.append(stack.pop())
+                if component[-1] == node:
+                    break
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in arrows:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """A package's own `__init__`, which only collects names, is no arrow."""
+    arrows = {name: {t for t in targets(path) if t != name and not name.startswith(t + ".")} for name, path in MODULES.items()}
+    assert circles(arrows) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_are_short_and_names_that_are_private_stay_so(path):
+    assert len(path.read_text().splitlines()) <= 300
+    private = [
+        f"{name} of {module}, line {line}"
+        for module, name, line in imported(path)
+        if name
+        and name.startswith("_")
+        and not name.startswith("__")
+        and module.split(".")[0] in ("sandbox", "variants", "theory_checks")
+    ]
+    assert private == []

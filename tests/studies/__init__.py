@@ -1,0 +1,1 @@
+"""Studies: their settings against the paper, their runs, their verdicts."""
