@@ -1,7 +1,8 @@
 """How tight the repaired bounds are: losses in one dimension on which regret comes as close to them as one likes.
 
 Repaired bound 3, constant β.  The proof loses nothing (identity 0) where D_t = σ, ‖m_t‖ = G, ‖θ_t - θ*‖ = D for t ≤ T and
-θ_{T+1} = θ*.  So let θ wait about θ_1, ±G in long runs, and at the end walk to θ* under a constant gradient:
+θ_{T+1} = θ*.  So let θ wait at θ_1 for O(√T) steps without a gradient, so that a run of n steps is short, then about θ_1 with
+gradients ±G in long runs, and at the end walk to θ* under a constant gradient:
 
     Σ_t (1/η_t - 1/η_{t-1}) σ a_t²/2 → √T D²σ/(2η),    Σ η_t m_t² (1+β)/(2(1-β)σ) → (1+β)/(2(1-β)) ηG²/σ (2√T - 1),
 
@@ -27,9 +28,9 @@ from theory_checks.scalar import Rule
 
 
 def waiting(T: int, beta: float, n: int) -> np.ndarray:
-    """g_1 … g_T: 0 at first, then runs of ±1 with m = 0 between them; 1-β must be a power of two, so that m = 0 is exact."""
+    """g_1 … g_T: 0 for n√T/2 steps, then runs of ±1 with m = 0 between them, exactly so where 1-β is a power of two."""
     g, m, sign = np.zeros(T), 0.0, 1.0
-    t = 4 * n * n if 4 * n * n < T // 2 else 0
+    t = min(round(n * T**0.5 / 2), T // 2)
     turning, left, ended = False, n, t
     while t < T:
         if not turning:

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sandbox import suggest
-
 
 def given(what: str) -> Any:
     """The object that "file.py:attribute" or "module:attribute" names; any other text as it is.
@@ -18,6 +16,8 @@ def given(what: str) -> Any:
     The working directory is importable.  Raises FileNotFoundError for a missing file; ValueError for a module that cannot be
     imported or an attribute that it lacks, with the nearest name.
     """
+    from sandbox import suggest
+
     where, colon, name = what.rpartition(":")
     if not colon or what.endswith(".toml"):
         return what
