@@ -16,6 +16,7 @@ import torch
 import sandbox
 import variants
 from sandbox import tasks
+from sandbox.blocks import Number, Rectifier, block, number
 from sandbox.experiments import compare as comparison
 from sandbox.experiments import executors, run
 from sandbox.experiments.compare import compare
@@ -569,3 +570,22 @@ def test_probes_of_a_comparison(tmp_path, vectorised):
     assert not result.probes["value"].is_nan().any()
     steps = result.probes.group_by("seed").agg(pl.col("step").max())["step"]
     assert all(2 <= step < 20 for step in steps)
+
+
+def test_a_block_without_an_import_path(tmp_path):
+    """As a script or a notebook defines them; there is no TOML for it, and the manifest holds the algorithm."""
+
+    @block
+    class Doubled(Rectifier):
+        """D = 2 |B| + σ"""
+
+        sigma: Number = number(default=0.01, range="(0, inf)")
+
+        def read(self, B):
+            return 2 * B.abs() + self.sigma
+
+    mine = variants.get("apollo").replace(rectifier=Doubled(), name="mine")
+    result = compare([mine, mine.replace(**{"rectifier.sigma": 0.5}, name="other")], "quadratic", out=tmp_path, **SMALL)
+    ends = [s.train_loss for s in result.summaries]
+    assert ends[0] != ends[1]
+    assert "D = 2 |B| + σ" in json.loads((tmp_path / "manifest.json").read_text())["recipes"]["mine"]
