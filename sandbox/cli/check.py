@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, subcommand
 
-from sandbox.cli import interrupt, own, screen
+from sandbox.cli import interrupt, screen
 
 OUT = Path("results/check")
 
@@ -64,14 +64,15 @@ class _Run:
 
     def made(self) -> tuple[Any, Any, Any]:
         """The recipe, the problem, and η_t as a function of t."""
-        from sandbox import lookup
+        from sandbox import imports, lookup
         from sandbox.schedules import InverseSquareRoot
         from theory_checks import problems
 
-        recipe = own.given(self.recipe) if ".py:" in self.recipe else self.recipe
+        recipe = imports.attribute(self.recipe) if ".py:" in self.recipe else self.recipe
         recipe = lookup.recipe(recipe() if callable(recipe) else recipe)
         eta = self.eta if self.eta is not None else float(recipe.lr)
-        return recipe, problems.get(own.given(self.problem)), InverseSquareRoot(first=eta)
+        problem = imports.attribute(self.problem) if ":" in self.problem else self.problem
+        return recipe, problems.get(problem), InverseSquareRoot(first=eta)
 
 
 @dataclasses.dataclass

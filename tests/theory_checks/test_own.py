@@ -1,6 +1,7 @@
 """A user's own problem, task and recipe, from files in an otherwise empty folder, by the command line."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -31,7 +32,10 @@ def task():
 def folder(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    yield tmp_path
+    sys.modules.pop("mine", None)
 
 
 def check(problem, *more):
@@ -62,10 +66,10 @@ def test_a_task(capsys):
 @pytest.mark.parametrize(
     ("problem", "says"),
     [
-        ("mine.py:problen", "unknown attribute of mine.py 'problen'; did you mean 'problem'"),
+        ("mine.py:problen", "unknown attribute 'problen'; did you mean 'problem'"),
         ("yours.py:problem", "no file 'yours.py'"),
         ("mine.py:number", "a problem is a theory_checks Problem"),
-        ("no_such_module:x", "'no_such_module' cannot be imported: ModuleNotFoundError"),
+        ("no_such_module:x", "cannot import 'no_such_module:x': ModuleNotFoundError"),
         ("cycles", "unknown problem 'cycles'; did you mean 'cycle'"),
     ],
 )
