@@ -116,4 +116,4 @@ class Compare(interrupt.Command):
 
     def interrupted(self) -> str:
         """What Ctrl-C leaves."""
-        return interrupt.kept(self._folder(), "results.parquet", what="runs")
+        return interrupt.kept(self._folder(), "runs/*.json", what="runs")

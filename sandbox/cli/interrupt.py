@@ -44,8 +44,8 @@ def postponed() -> Iterator[None]:
 
 
 def kept(folder: Path, results: str, *, what: str) -> str:
-    """What a command that continues where it stopped says: whether `results` is in the folder yet."""
-    if (folder / results).exists():
+    """What a command that continues where it stopped says: whether a file of the pattern `results` is in the folder yet."""
+    if any(folder.glob(results)):
         return f"Interrupted. Finished {what} are kept in {folder}/; the same command continues from there."
     return f"Interrupted before any {what} were finished; nothing is kept."
 

@@ -169,7 +169,10 @@ class _Walk:
 
 
 def _bytecode(code: types.CodeType) -> list[Any]:
-    return [code.co_code.hex(), code.co_names, code.co_varnames, [_constant(c) for c in code.co_consts]]
+    constants = list(code.co_consts)
+    if constants and isinstance(constants[0], str) and not code.co_name.startswith("<"):
+        del constants[0]  # where a function's docstring stands
+    return [code.co_code.hex(), code.co_names, code.co_varnames, [_constant(c) for c in constants]]
 
 
 def _constant(value: Any) -> Any:
@@ -181,8 +184,15 @@ def _constant(value: Any) -> Any:
 
 
 def _source(path: Path) -> str:
-    """A module's source as it is compiled: without comments, docstrings, assertions and line numbers."""
-    return repr(_bytecode(compile(path.read_bytes(), path.name, "exec", dont_inherit=True, optimize=2)))
+    """A module's source as a syntax tree: without comments, docstrings and line numbers."""
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            del node.body[0]
+    return ast.dump(tree)
 
 
 def _imports(name: str, path: Path) -> list[str]:

@@ -251,7 +251,7 @@ def test_ctrl_c_in_a_terminal(tmp_path):
     assert process.returncode == 130, [*said, err]
     assert "Interrupted. Finished runs are kept in out/" in out
     assert "Traceback" not in err
-    assert set(pl.read_parquet(tmp_path / "out/results.parquet")["variant"]) == {"sgd"}
+    assert len([*(tmp_path / "out/runs").glob("*.json")]) == 2
 
 
 def test_a_run_is_kept_once(tmp_path):
