@@ -147,7 +147,7 @@ class _Work:
         self._say(what)
 
         def tick(unit: Unit, updates: int) -> None:
-            share = updates / max(unit.runs[0].steps, 1)
+            share = 0.99 * updates / max(unit.runs[0].steps, 1)  # a run counts as done when it is kept
             ticked[id(unit)] = ticked.get(id(unit), 0.0) + share
             self.done += share
             self._say(what)
