@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import OmitSubcommandPrefixes, subcommand
 
+from sandbox.cli.calibrate import Calibrate
 from sandbox.cli.catalogue import Show, Tasks, Variants
 from sandbox.cli.check import Check
 from sandbox.cli.compare import Compare
@@ -22,6 +23,7 @@ Command = (
     | Annotated[Tasks, subcommand("tasks")]
     | Annotated[Check, subcommand("check")]
     | Annotated[Sweep, subcommand("sweep")]
+    | Annotated[Calibrate, subcommand("calibrate")]
     | Annotated[Curvature, subcommand("curvature")]
     | Annotated[Study, subcommand("study")]
 )

@@ -1,0 +1,157 @@
+"""Calibration: do the statistics of `compare` err as rarely, and find as much, as they state?
+
+A/A: one recipe under two names, on seeds that no two runs share, so that every difference found is an error.  A/B: the same
+differences with a known effect added, so that every one missed is a miss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from sandbox import ensemble, memory, tasks
+from sandbox.experiments import statistics
+from sandbox.experiments.tables import Table, markdown, text
+from sandbox.tasks import Task
+
+FAMILY = 4  # comparisons that Holm's correction takes together: five variants
+LEVEL, POWER = 0.05, 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """How often something happened, beside how often it should.  measure, event: what, in words.
+
+    at_most: whether `stated` is a bound: a test of few distinct values (ties, few pairs) errs less than its level.
+    """
+
+    measure: str
+    event: str
+    stated: float
+    count: int
+    of: int
+    at_most: bool = True
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Exact 95 % binomial interval of the rate (Clopper and Pearson 1934)."""
+        found = stats.binomtest(self.count, self.of).proportion_ci(0.95, method="exact")
+        return float(found.low), float(found.high)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the stated rate lies in the interval, or above it where it is a bound."""
+        low, high = self.interval
+        return low <= self.stated and (self.at_most or self.stated <= high)
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """The rates found.  pairs: seeds of each comparison."""
+
+    rates: list[Rate]
+    pairs: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether every stated rate holds."""
+        return all(rate.holds for rate in self.rates)
+
+    def table(self) -> Table:
+        """A row a rate."""
+        rows = []
+        for r in self.rates:
+            low, high = r.interval
+            found = f"{100 * r.count / r.of:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+            holds = "no" if not r.holds else "yes" if r.stated <= high else "yes, rarer"
+            rows.append([r.measure, r.event, f"{100 * r.stated:.0f} %", found, f"{r.count} of {r.of}", holds])
+        return ["measure", "event", "stated", "found [95 %]", "count", "holds"], rows
+
+    def notes(self) -> list[str]:
+        """What a reader must know to read the table."""
+        return [
+            f"{self.pairs} pairs a comparison; brackets: exact binomial interval; σ: standard deviation of the differences.",
+            "A/A: one recipe under two names.  A/B: the same differences with a shift added.  Rarer: fewer errors than "
+            "stated, as with a metric of few distinct values.",
+        ]
+
+    def __str__(self) -> str:
+        return text([self.table()], self.notes())
+
+    def _repr_markdown_(self) -> str:
+        return markdown([self.table()], self.notes())
+
+
+def differences(
+    recipe: Any = "adamw",
+    task: str | Task = "ridge-diabetes",
+    *,
+    comparisons: int = 400,
+    pairs: int = 10,
+    steps: int = 10,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, np.ndarray]:
+    """Paired differences of a recipe to itself: measure -> (comparisons, pairs) in float64.
+
+    Trains 2 · comparisons · pairs runs, together, with the seeds that follow `seed`, each used once.  Measures: the final loss
+    on the training split, and the task's metric on the validation split.  progress: called with (member steps done, in all).
+    Raises ValueError for counts out of range, and where a run diverged.
+    """
+    task = tasks.get(task)
+    memory.whole("comparisons", comparisons)
+    memory.whole("pairs", pairs, 2)
+    memory.whole("seed", seed, 0)
+    if comparisons % FAMILY:
+        raise ValueError(f"comparisons must be a multiple of {FAMILY}, the size of a family, got {comparisons}")
+    seeds = range(seed, seed + 2 * comparisons * pairs)
+    runs = ensemble.run([recipe], task, seeds=seeds, steps=steps, evaluations=[steps], progress=progress)
+    found = {}
+    for measure, name in (("final loss", "train_loss"), (task.metric, "validation_metric")):
+        ends = runs.evaluations[name][:, -1]
+        if lost := int((~np.isfinite(ends)).sum()):
+            raise ValueError(f"the runs must not diverge, {lost} of {len(ends)} did: take another recipe or fewer steps")
+        a, b = ends.astype(np.float64).reshape(2, comparisons, pairs)
+        found[measure] = a - b
+    return found
+
+
+def judge(found: Mapping[str, np.ndarray], progress: Callable[[int, int], None] | None = None) -> Calibration:
+    """How often the statistics of `compare` err and find on differences that no effect made.
+
+    found: measure -> (comparisons, pairs), symmetric about 0; comparisons a multiple of four, for Holm's families.
+    The shift of A/B is the smallest that `smallest_found` says is found with 80 % power, for the σ of all differences together.
+    progress: called with (comparisons judged, in all).  Raises ValueError for differences that are all equal.
+    """
+    rates, done, total, pairs = [], 0, sum(len(d) for d in found.values()), 0
+    for measure, d in found.items():
+        pairs = d.shape[1]
+        sigma = float(d.std())
+        if not sigma:
+            raise ValueError(f"{measure}: the differences must not all be equal; runs differ in nothing on this task")
+        results = []
+        for row in d:
+            results.append(statistics.paired(row.tolist(), [0.0] * pairs))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        p = [r.p for r in results]
+        families = [statistics.holm(p[i : i + FAMILY]) for i in range(0, len(p), FAMILY)]
+        shift = statistics.smallest_found(sigma, pairs, POWER, LEVEL)
+        excluded = sum(_excludes(r.low, r.high) for r in results)
+        shifted = sum(_excludes(*statistics.interval(row + shift)) for row in d)
+        rates += [
+            Rate(measure, "A/A: the t interval excludes 0", LEVEL, excluded, len(d)),
+            Rate(measure, "A/A: sign-flip p < 0.05", LEVEL, sum(x < LEVEL for x in p), len(d)),
+            Rate(measure, "A/A: some of four p < 0.05 after Holm", LEVEL, sum(min(f) < LEVEL for f in families), len(families)),
+            Rate(measure, f"A/B, {shift / sigma:.3f} σ: the t interval excludes 0", POWER, shifted, len(d), at_most=False),
+        ]
+    return Calibration(rates, pairs)
+
+
+def _excludes(low: float | None, high: float | None) -> bool:
+    return low is not None and high is not None and (low > 0 or high < 0)
