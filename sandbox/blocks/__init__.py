@@ -36,7 +36,8 @@ from sandbox.blocks.rectifier import (
     StepRatio,
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
-from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule
+from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule, Solve
+from sandbox.blocks.solve import ClipEach, Divide, Sign
 
 __all__ = [
     "ELEMENT",
@@ -51,12 +52,14 @@ __all__ = [
     "Block",
     "Box",
     "CenteredSecondMoment",
+    "ClipEach",
     "ClipGlobalNorm",
     "ClipParameterNorm",
     "ClipValue",
     "Curvature",
     "Decay",
     "Decoupled",
+    "Divide",
     "Flow",
     "Geometric",
     "Gradient",
@@ -82,7 +85,9 @@ __all__ = [
     "ScaleInvariantFloor",
     "Schedule",
     "SecondMoment",
+    "Sign",
     "SoftAbsolute",
+    "Solve",
     "SquareRoot",
     "Stable",
     "StepRatio",
