@@ -110,6 +110,11 @@ class Composition:
         return self.uses_direction and not (recalled and not changed)
 
     @functools.cached_property
+    def stores_gradient(self) -> bool:
+        """Whether some block looks at the previous gradient, which is then kept once for all of them."""
+        return any("g_old" in block.needs for _, block in self.blocks())
+
+    @functools.cached_property
     def recalls_direction(self) -> bool:
         """Whether each step computes the direction of the one before again."""
         return self.uses_direction and not self.stores_direction
@@ -145,7 +150,8 @@ class Composition:
     def state_kinds(self) -> dict[str, str]:
         """Name -> kind of shape of every state tensor, the `host_names` apart."""
         kinds = {f"{path}.{name}": kind for path, block in self.blocks() for name, kind in block.state.items()}
-        return kinds | ({"direction.d": ELEMENT} if self.stores_direction else {})
+        kinds |= {"direction.d": ELEMENT} if self.stores_direction else {}
+        return kinds | ({"gradient.g": ELEMENT} if self.stores_gradient else {})
 
     @property
     def host_names(self) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ def advance(
         a=p.a,
     )
     x.d_old = recall(p, state, x)
+    x.g_old = state["gradient.g"] if recipe.stores_gradient else None
 
     def run(path: str, block: Block, value: Any) -> Any:
         x.value, x.c = value, SimpleNamespace(**p.coefficients[path])
@@ -143,6 +144,8 @@ def advance(
     x.theta_new = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d)
     if recipe.stores_direction:
         new["direction.d"] = x.d
+    if recipe.stores_gradient:
+        new["gradient.g"] = x.g
     if observe is not None:
         x.after = new
         observe(x)

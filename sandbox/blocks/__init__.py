@@ -9,6 +9,7 @@ from sandbox.blocks.base import (
     Flow,
     block,
 )
+from sandbox.blocks.bounds import Bound, CorrectedRoot, Scaled
 from sandbox.blocks.curvature import (
     Belief,
     CenteredSecondMoment,
@@ -18,9 +19,11 @@ from sandbox.blocks.curvature import (
     Unit,
     WeakSecant,
 )
-from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, Stable
-from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay
+from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
+from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
+from sandbox.blocks.mixtures import FastAndSlow, NesterovMoment, TwoRates
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
+from sandbox.blocks.moments_of_squares import HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
 from sandbox.blocks.number import Number, number, where
 from sandbox.blocks.projection import Box, NoProjection
 from sandbox.blocks.rectifier import (
@@ -50,26 +53,32 @@ __all__ = [
     "Belief",
     "BeliefFloor",
     "Block",
+    "Bound",
     "Box",
     "CenteredSecondMoment",
     "ClipEach",
     "ClipGlobalNorm",
     "ClipParameterNorm",
     "ClipValue",
+    "CorrectedRoot",
     "Curvature",
     "Decay",
     "Decoupled",
     "Divide",
+    "FastAndSlow",
     "Flow",
     "Geometric",
     "Gradient",
     "HeavyBall",
+    "HessianEMA",
     "Hutchinson",
     "InverseSquareRoot",
     "InverseTime",
     "L2Decay",
     "Moment",
     "Monotone",
+    "NesterovMoment",
+    "NesterovSecondMoment",
     "NoAveraging",
     "NoDecay",
     "NoMoment",
@@ -78,13 +87,16 @@ __all__ = [
     "Number",
     "Power",
     "Projection",
+    "ProximalDecay",
     "RawEMA",
     "RectifiedSquareRoot",
     "Rectifier",
     "RunningMaximum",
     "ScaleInvariantFloor",
+    "Scaled",
     "Schedule",
     "SecondMoment",
+    "ShiftedSecondMoment",
     "Sign",
     "SoftAbsolute",
     "Solve",
@@ -92,7 +104,9 @@ __all__ = [
     "Stable",
     "StepRatio",
     "SumOfSquares",
+    "TwoRates",
     "Unit",
+    "VarianceReduction",
     "WeakSecant",
     "block",
     "number",
