@@ -19,6 +19,7 @@ from sandbox.blocks import (
     Block,
     Curvature,
     Decay,
+    Divide,
     Moment,
     NoAveraging,
     NoDecay,
@@ -26,11 +27,15 @@ from sandbox.blocks import (
     Number,
     Projection,
     Rectifier,
+    Solve,
     WeakSecant,
     number,
 )
 from sandbox.blocks.number import is_function, validated
 from sandbox.parts import SLOTS
+
+# The slots whose outputs are read again from the state to recall d, the decay apart.
+_RECALLING = ("moment", "curvature", "averaging", "rectifier", "solve")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,7 @@ class Composition:
     curvature: Curvature = WeakSecant()
     averaging: Averaging | Moment = NoAveraging()
     rectifier: Rectifier = AbsoluteFloor()
+    solve: Solve = Divide()
     decay: Decay = NoDecay()
     projection: Projection = NoProjection()
     scope: str = "parameter"
@@ -96,12 +102,17 @@ class Composition:
     def stores_direction(self) -> bool:
         """Whether d must be stored, since it cannot be computed again from the rest of the state.
 
-        d = m/D comes from the state where moment, curvature, averaging and rectifier recall their outputs.  A decay inside
-        d is recalled from θ, which a projection would have changed.
+        d comes from the state where all blocks from moment to decay recall their outputs.  A decay inside d is recalled from
+        θ, which a projection would have changed.
         """
-        recalled = all(getattr(self, slot).recalls for slot in ("moment", "curvature", "averaging", "rectifier", "decay"))
+        recalled = all(getattr(self, slot).recalls for slot in (*_RECALLING, "decay"))
         changed = self.decay.in_direction and not isinstance(self.projection, NoProjection)
         return self.uses_direction and not (recalled and not changed)
+
+    @functools.cached_property
+    def stores_gradient(self) -> bool:
+        """Whether some block looks at the previous gradient, which is then kept once for all of them."""
+        return any("g_old" in block.needs for _, block in self.blocks())
 
     @functools.cached_property
     def recalls_direction(self) -> bool:
@@ -116,8 +127,7 @@ class Composition:
         """
         if not self.recalls_direction:
             return ()
-        slots = ("moment", "curvature", "averaging", "rectifier")
-        named = [slot for slot in slots if type(getattr(self, slot)).read is not Block.read]
+        named = [slot for slot in _RECALLING if type(getattr(self, slot)).read is not Block.read]
         named += ["decay"] if type(self.decay).recall is not Decay.recall else []
         found = []
         for slot in named:
@@ -140,7 +150,8 @@ class Composition:
     def state_kinds(self) -> dict[str, str]:
         """Name -> kind of shape of every state tensor, the `host_names` apart."""
         kinds = {f"{path}.{name}": kind for path, block in self.blocks() for name, kind in block.state.items()}
-        return kinds | ({"direction.d": ELEMENT} if self.stores_direction else {})
+        kinds |= {"direction.d": ELEMENT} if self.stores_direction else {}
+        return kinds | ({"gradient.g": ELEMENT} if self.stores_gradient else {})
 
     @property
     def host_names(self) -> tuple[str, ...]:

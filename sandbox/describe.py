@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks import Block
+from sandbox.blocks import Block, Divide
 from sandbox.blocks.number import is_number, show
 
 # field name -> symbol in text, symbol in LaTeX
@@ -21,6 +22,7 @@ SYMBOLS = {
     "damping": ("δ", r"\delta"),
     "momentum": ("μ", r"\mu"),
     "dampening": ("τ", r"\tau"),
+    "limit": ("c", "c"),
     "max_norm": ("c", "c"),
     "max_value": ("c", "c"),
     "ceiling": ("Λ", r"\Lambda"),
@@ -63,9 +65,8 @@ def text(recipe: Any) -> str:
     stored = "d stored" if recipe.stores_direction else "d recomputed from it" if recipe.uses_direction else "d not needed"
     head = f"{recipe.name}: {recipe.state_words} words of state a parameter ({stored}), scope {recipe.scope}"
     rows = [("", "g = ∇f(θ)", "t = 1, 2, …")]
-    for path, block in recipe.blocks():
-        slot = path.split(".")[0]
-        rows.append((slot, block.written(slot), ", ".join(hyperparameters(block))))
+    for slot, block, equation in _equations(recipe, latex=False):
+        rows.append((slot, equation, ", ".join(hyperparameters(block))))
     slot, equation, values = rows[-1]
     rows[-1] = slot, equation, ", ".join(filter(None, [f"η = {show(recipe.lr)}", values]))
     width = max(_width(equation) for _, equation, _ in rows)
@@ -75,6 +76,16 @@ def text(recipe: Any) -> str:
     return "\n".join([head, *lines])
 
 
+def _equations(recipe: Any, *, latex: bool) -> Iterator[tuple[str, Block, str]]:
+    """(slot, block, equation) of every block but `Divide`; the decay's equation names the solver's output."""
+    divided, output = Divide.symbol[latex], recipe.solve.symbol[latex]
+    for path, block in recipe.blocks():
+        slot = path.split(".")[0]
+        if not isinstance(block, Divide):
+            equation = block.written(slot, latex=latex)
+            yield slot, block, equation.replace(divided, output) if slot == "decay" else equation
+
+
 def _width(equation: str) -> int:
     return len(equation.replace("\u0304", ""))  # a combining bar takes no room
 
@@ -82,9 +93,8 @@ def _width(equation: str) -> int:
 def markdown(recipe: Any) -> str:
     """The algorithm as LaTeX, for notebooks."""
     rows = [r"g_t &= \nabla f(\theta_{t-1})"]
-    for path, block in recipe.blocks():
-        slot = path.split(".")[0]
-        equation = block.written(slot, latex=True) or rf"\text{{{_escape(block.written(slot))}}}"
+    for slot, block, equation in _equations(recipe, latex=True):
+        equation = equation or rf"\text{{{_escape(block.written(slot))}}}"
         values = ",\\; ".join(hyperparameters(block, latex=True))
         rows.append(f"&{equation}" + (rf" &&\quad {values}" if values else ""))
     rows.append(rf"&\eta = {_latex_number(recipe.lr)}")

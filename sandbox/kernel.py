@@ -120,6 +120,7 @@ def advance(
         a=p.a,
     )
     x.d_old = recall(p, state, x)
+    x.g_old = state["gradient.g"] if recipe.stores_gradient else None
 
     def run(path: str, block: Block, value: Any) -> Any:
         x.value, x.c = value, SimpleNamespace(**p.coefficients[path])
@@ -139,10 +140,12 @@ def advance(
     x.averaged = run("averaging", recipe.averaging, x.B)
     x.D = run("rectifier", recipe.rectifier, x.averaged)
     # d_t = m_t / D_t (+ γ θ);  θ_t = θ_{t-1} - η_t d_t
-    x.d = run("decay", recipe.decay, x.u / x.D)
+    x.d = run("decay", recipe.decay, run("solve", recipe.solve, x.u / x.D))
     x.theta_new = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d)
     if recipe.stores_direction:
         new["direction.d"] = x.d
+    if recipe.stores_gradient:
+        new["gradient.g"] = x.g
     if observe is not None:
         x.after = new
         observe(x)
@@ -178,8 +181,9 @@ def recall(p: Prepared, state: State, x: Flow) -> Tensor | None:
     if not recipe.recalls_direction:
         return None
     u, D = read(recipe, "moment", state, x, None), rectified(recipe, state, x)
+    solved = read(recipe, "solve", state, x, u / D)
     decay = spread(recipe.decay, own("decay", recipe.decay, state), x)
-    return torch.where(x.t > 1, recipe.decay.recall(u / D, x.theta, x.lr_old, **decay), 0.0)
+    return torch.where(x.t > 1, recipe.decay.recall(solved, x.theta, x.lr_old, **decay), 0.0)
 
 
 def read(recipe: Composition, slot: str, state: State, x: Flow, value: Any) -> Any:

@@ -4,8 +4,8 @@
     state = recipe.init(params)
     state, params = recipe.update(state, params, grads)
 
-The flow of one step, top to bottom: gradient blocks -> moment -> curvature -> averaging -> rectifier -> decay ->
-projection.  Known methods as recipes: `variants`.  How a step runs them: `sandbox.kernel`.
+The flow of one step, top to bottom: gradient blocks -> moment -> curvature -> averaging -> rectifier -> solve ->
+decay -> projection.  Known methods as recipes: `variants`.  How a step runs them: `sandbox.kernel`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Recipe(Composition):
     """An optimizer as data; the defaults are Apollo's (paper, Algorithm 1).
 
     Fields: name; lr, the default rate η, a number or a function of t; gradient (a tuple of blocks), moment, curvature,
-    averaging, rectifier, decay and projection; scope, who shares a secant constraint ("parameter", "global", "channel" or
-    "coordinate").  Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that do not fit
+    averaging, rectifier, solve, decay and projection; scope, who shares a secant constraint ("parameter", "global", "channel"
+    or "coordinate").  Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that do not fit
     together.
     """
 

@@ -14,20 +14,20 @@ import inspect
 
 from sandbox import suggest
 from sandbox.recipe import Recipe
-from variants import ablations, apollo, peers
+from variants import ablations, adaptive, apollo, peers
 
 __all__ = ["about", "get", "names"]
 
 _MAKERS = {
     name.replace("_", "-"): maker
-    for module in (apollo, ablations, peers)
+    for module in (apollo, ablations, peers, adaptive)
     for name, maker in vars(module).items()
     if inspect.isfunction(maker) and maker.__module__ == module.__name__
 }
 
 
 def names() -> list[str]:
-    """Every variant's name: Apollo's own forms, then the ablations, then the peers."""
+    """Every variant's name: Apollo's own forms, then the ablations, the peers, and later adaptive methods."""
     return list(_MAKERS)
 
 

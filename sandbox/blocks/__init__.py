@@ -9,6 +9,7 @@ from sandbox.blocks.base import (
     Flow,
     block,
 )
+from sandbox.blocks.bounds import Bound, CorrectedRoot, Scaled
 from sandbox.blocks.curvature import (
     Belief,
     CenteredSecondMoment,
@@ -18,9 +19,11 @@ from sandbox.blocks.curvature import (
     Unit,
     WeakSecant,
 )
-from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, Stable
-from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay
+from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
+from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
+from sandbox.blocks.mixtures import FastAndSlow, NesterovMoment, TwoRates
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
+from sandbox.blocks.moments_of_squares import HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
 from sandbox.blocks.number import Number, number, where
 from sandbox.blocks.projection import Box, NoProjection
 from sandbox.blocks.rectifier import (
@@ -36,7 +39,8 @@ from sandbox.blocks.rectifier import (
     StepRatio,
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
-from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule
+from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule, Solve
+from sandbox.blocks.solve import ClipEach, Divide, Sign
 
 __all__ = [
     "ELEMENT",
@@ -49,24 +53,32 @@ __all__ = [
     "Belief",
     "BeliefFloor",
     "Block",
+    "Bound",
     "Box",
     "CenteredSecondMoment",
+    "ClipEach",
     "ClipGlobalNorm",
     "ClipParameterNorm",
     "ClipValue",
+    "CorrectedRoot",
     "Curvature",
     "Decay",
     "Decoupled",
+    "Divide",
+    "FastAndSlow",
     "Flow",
     "Geometric",
     "Gradient",
     "HeavyBall",
+    "HessianEMA",
     "Hutchinson",
     "InverseSquareRoot",
     "InverseTime",
     "L2Decay",
     "Moment",
     "Monotone",
+    "NesterovMoment",
+    "NesterovSecondMoment",
     "NoAveraging",
     "NoDecay",
     "NoMoment",
@@ -75,19 +87,26 @@ __all__ = [
     "Number",
     "Power",
     "Projection",
+    "ProximalDecay",
     "RawEMA",
     "RectifiedSquareRoot",
     "Rectifier",
     "RunningMaximum",
     "ScaleInvariantFloor",
+    "Scaled",
     "Schedule",
     "SecondMoment",
+    "ShiftedSecondMoment",
+    "Sign",
     "SoftAbsolute",
+    "Solve",
     "SquareRoot",
     "Stable",
     "StepRatio",
     "SumOfSquares",
+    "TwoRates",
     "Unit",
+    "VarianceReduction",
     "WeakSecant",
     "block",
     "number",

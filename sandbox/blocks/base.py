@@ -67,6 +67,7 @@ class Flow:
     grad_norm: Any = None  # ‖g‖₂ over all tensors, before any gradient block
     hessian: Any = None  # z ⊙ Hz, for second-order blocks
     d_old: Any = None  # d_t, the previous direction (0 at first)
+    g_old: Any = None  # the previous gradient, after the gradient blocks (0 at first)
     m_old: Any = None  # m before the update
     m: Any = None  # m after it
     y: Any = None  # m - m_old
@@ -86,7 +87,7 @@ class Block:
     """Base of all blocks; see the module's docstring.
 
     Class attributes: `slots` (where it fits), `state` (name -> ELEMENT, SCOPE or TENSOR), `needs` (fields of Flow
-    that must exist: "d_old", "y", "hessian", "grad_norm"), `recalls` (its output can be computed again from its state),
+    that must exist: "d_old", "g_old", "y", "hessian", "grad_norm"), `recalls` (its output comes again from its state),
     `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """

@@ -95,3 +95,29 @@ class AdamWDecay(Decay):
         """(1 - ηγ) θ."""
         # θ ← (1 - ηγ) θ
         return (1 - x.lr * self.weight_decay) * x.theta
+
+
+@block
+class ProximalDecay(Decay):
+    """d = m/D/(1 + ηγ);  θ = θ/(1 + ηγ)   (Xie et al. 2022, Adan: the decay as a proximal step after the other one)
+
+    weight_decay: γ ≥ 0.
+    """
+
+    weight_decay: Number = number(default=0.02, range="[0, inf)")
+    latex = r"d_t = m_t/D_t/(1+\eta\gamma),\quad \theta \leftarrow \theta/(1+\eta\gamma)"
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """u/(1 + ηγ)."""
+        # d = u / (1 + ηγ)
+        return x.value / (1 + x.lr * self.weight_decay), state
+
+    def recall(self, u: Tensor, theta: Tensor, lr: Any) -> Tensor:
+        """The previous d."""
+        # d = u / (1 + ηγ)
+        return u / (1 + lr * self.weight_decay)
+
+    def shrink(self, x: Flow) -> Tensor:
+        """θ/(1 + ηγ)."""
+        # θ ← θ / (1 + ηγ)
+        return x.theta / (1 + x.lr * self.weight_decay)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks.base import Flow, block
+from sandbox.blocks.base import ELEMENT, Flow, block
 from sandbox.blocks.number import Number, number
 from sandbox.blocks.slots import Gradient
 
@@ -76,3 +76,26 @@ class ClipGlobalNorm(Gradient):
         """g scaled down so that all gradients together have norm at most c."""
         # g ← g min(1, c / ‖g‖₂)
         return x.value * (self.max_norm / x.grad_norm).clamp(max=1.0), state
+
+
+@block
+class VarianceReduction(Gradient):
+    """g = g + γ β/(1-β) (g - g'), g' the previous one   (Yuan et al. 2024, MARS, in the form of the authors' code).
+
+    The paper's exact form has the new batch's gradient at the previous point for g'.  Here, as in the code, g' = 0 at first.
+    gamma: γ ≥ 0.  beta: β in [0, 1), of the moment.
+    """
+
+    gamma: Number = number(default=0.025, range="[0, inf)")
+    beta: Number = number(default=0.95, range="[0, 1)")
+    state = {"g": ELEMENT}
+    latex = r"g \leftarrow g + \gamma \frac{\beta}{1-\beta} (g - g_{t-1})"
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """γ β/(1-β)."""
+        return {"weight": self.gamma * self.beta / (1 - self.beta)}
+
+    def step(self, x: Flow, *, g: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """The corrected gradient, and the one that was given."""
+        # g + γ β/(1-β) (g - g')
+        return x.value + x.c.weight * (x.value - g), {"g": x.value}

@@ -70,8 +70,15 @@ class Rectifier(Block):
         return None
 
 
+class Solve(Block):
+    """Makes the direction p from u/D (`value`); `x.u` and `x.D` have both apart, `x.d_old` and `x.y` the last pair."""
+
+    slots: ClassVar[tuple[str, ...]] = ("solve",)
+    symbol: ClassVar[tuple[str, str]] = ("p", "p_t")  # what the decay's equation calls the output, as text and in LaTeX
+
+
 class Decay(Block):
-    """Weight decay: what is added to the direction u = m/D (`value`), or taken off θ."""
+    """Weight decay: what is added to the direction p (`value`; m/D, as a rule), or taken off θ."""
 
     slots: ClassVar[tuple[str, ...]] = ("decay",)
     in_direction: ClassVar[bool] = False  # whether the decay is part of d

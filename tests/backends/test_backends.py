@@ -102,7 +102,7 @@ def cases():
 def test_equal_to_eager(name, backend, dtype):
     recipe = variants.get(name)
     one, two = trajectory(recipe, dtype, backend), eager(recipe, dtype)
-    if name == "no-stepsize-correction":
+    if name in ("no-stepsize-correction", "zhu"):
         # chaotic: one bit of one entry changed at the start moves the eager trajectory by 1e-13 at step 9, by 1e-6 at step 29
         one, two = (one[0][:9], []), (two[0][:9], [])
     assert_alike(one, two, dtype)

@@ -37,6 +37,7 @@ FORMS = {
     "coordinate-secant": dict(scope="coordinate"),
     "parameter-clip": dict(clip=0.5),
     "monotone": dict(ceiling=4.0),
+    "zhu": dict(beta=0.0, eps=0.0, stepsize_correction=False, scope="global"),
 }
 DECAYS = {
     "l2": (dict(gradient=(L2Decay(weight_decay=0.05),)), dict(decay="l2", gamma=0.05)),
@@ -74,7 +75,7 @@ def test_every_form_of_apollo_is_listed():
 
 @pytest.mark.parametrize("name", FORMS)
 def test_named_variants(name):
-    lr = 0.001 if name == "no-stepsize-correction" else 0.003
+    lr = 0.001 if name in ("no-stepsize-correction", "zhu") else 0.003
     over = follow(variants.get(name), literal.Apollo(Problem().start, **FORMS[name]), lr)
     assert over >= 5  # else every coordinate sat on the floor, and the secant rule was not tested
 

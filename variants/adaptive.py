@@ -1,0 +1,117 @@
+"""Adaptive methods of the last years, elementwise, equal step for step to the code named."""
+
+from __future__ import annotations
+
+from sandbox.blocks import (
+    EMA,
+    AbsoluteFloor,
+    AdamWDecay,
+    Bound,
+    ClipEach,
+    ClipParameterNorm,
+    CorrectedRoot,
+    FastAndSlow,
+    HessianEMA,
+    NesterovMoment,
+    NesterovSecondMoment,
+    NoRectifier,
+    ProximalDecay,
+    RawEMA,
+    Scaled,
+    SecondMoment,
+    ShiftedSecondMoment,
+    Sign,
+    SquareRoot,
+    TwoRates,
+    Unit,
+    VarianceReduction,
+    WeakSecant,
+)
+from sandbox.recipe import Recipe
+
+
+def adabound() -> Recipe:
+    """Adam whose rates are clipped to bounds that close on 0.1 (Luo et al. 2019, the authors' code): from Adam to SGD."""
+    return Recipe(
+        lr=1e-3,
+        moment=RawEMA(beta=0.9),
+        curvature=SecondMoment(beta=0.999, bias_correction=False),
+        rectifier=Bound(inner=CorrectedRoot(beta=0.999, eps=1e-8), ratio=100.0, gamma=1e-3, beta=0.9),
+    )
+
+
+def amsbound() -> Recipe:
+    """AdaBound that divides by the largest v so far (Luo et al. 2019, `amsbound=True`)."""
+    return adabound().replace(curvature=SecondMoment(beta=0.999, bias_correction=False, maximum=True))
+
+
+def lion() -> Recipe:
+    """θ = θ - η sign(β₁ m + (1-β₁) g), m = β₂ m + (1-β₂) g, β₁ = 0.9, β₂ = 0.99 (Chen et al. 2023)."""
+    return Recipe(
+        lr=1e-4,
+        moment=TwoRates(beta=0.9, memory_beta=0.99),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        solve=Sign(),
+        decay=AdamWDecay(weight_decay=0.0),
+    )
+
+
+def sophia_h() -> Recipe:
+    """θ = θ - η clip(m/max(γh, ε), ±1), h an EMA of z ⊙ Hz each ten steps, γ = 0.01 (Liu et al. 2023); z = ±1 here."""
+    return Recipe(
+        lr=1e-4,
+        moment=EMA(beta=0.96, bias_correction=False),
+        curvature=HessianEMA(beta=0.99, every=10),
+        rectifier=Scaled(gamma=0.01, eps=1e-12),
+        solve=ClipEach(limit=1.0),
+        decay=AdamWDecay(weight_decay=0.2),
+    )
+
+
+def eadam() -> Recipe:
+    """Adam with ε added to v at each step, v = β₂ v + (1-β₂) g² + ε, so that it accumulates (Yuan & Gao 2020)."""
+    return Recipe(lr=1e-3, moment=RawEMA(), curvature=ShiftedSecondMoment(beta=0.999, eps=1e-8), rectifier=SquareRoot(eps=0.0))
+
+
+def ademamix() -> Recipe:
+    """Adam with a second, slow average in the numerator, m̂ + α l, β₃ = 0.9999, α = 2 (Pagliardini et al. 2024)."""
+    return Recipe(
+        lr=1e-3,
+        moment=FastAndSlow(beta=0.9, slow_beta=0.9999, alpha=2.0),
+        curvature=SecondMoment(beta=0.999),
+        rectifier=SquareRoot(eps=1e-8),
+    )
+
+
+def adan() -> Recipe:
+    """Nesterov momentum from averages of g and of its change (Xie et al. 2022, the authors' code), proximal decay."""
+    return Recipe(
+        lr=1e-3,
+        moment=NesterovMoment(beta=0.98, change_beta=0.92),
+        curvature=NesterovSecondMoment(beta=0.99, change_beta=0.92),
+        rectifier=SquareRoot(eps=1e-8),
+        decay=ProximalDecay(weight_decay=0.0),
+    )
+
+
+def mars_adamw() -> Recipe:
+    """AdamW on g + γ β/(1-β) (g - g'), each tensor clipped to norm 1 (Yuan et al. 2024, the authors' code, all tensors)."""
+    return Recipe(
+        lr=3e-3,
+        gradient=(VarianceReduction(gamma=0.025, beta=0.95), ClipParameterNorm(max_norm=1.0)),
+        moment=RawEMA(beta=0.95),
+        curvature=SecondMoment(beta=0.99),
+        rectifier=SquareRoot(eps=1e-8),
+        decay=AdamWDecay(weight_decay=0.0),
+    )
+
+
+def zhu() -> Recipe:
+    """Diagonal quasi-Cauchy: B + (sᵀy - sᵀBs)/Σs⁴ s² over all tensors (Zhu, Nazareth & Wolkowicz 1999), D = max(|B|, 0.01)."""
+    return Recipe(
+        moment=EMA(beta=0.0),
+        curvature=WeakSecant(eps=0.0, stepsize_correction=False),
+        rectifier=AbsoluteFloor(sigma=0.01),
+        scope="global",
+    )
