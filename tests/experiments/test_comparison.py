@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import polars as pl
@@ -245,9 +246,12 @@ def test_ctrl_c_in_a_terminal(tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         text=True,
     )
+    guard = threading.Timer(900, process.kill)  # a command that does not hear the interrupt fails the test; it does not hang
+    guard.start()
     said = list(itertools.takewhile(lambda line: "2 of 4 runs" not in line, process.stderr))  # both of sgd's
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate()
+    guard.cancel()
     assert process.returncode == 130, [*said, err]
     assert "Interrupted. Finished runs are kept in out/" in out
     assert "Traceback" not in err
