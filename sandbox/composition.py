@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
 
 from torch.utils import _pytree as pytree
 
@@ -134,6 +134,17 @@ class Composition:
             block = getattr(self, slot)
             found += parts.own_places(slot, block) if block.reads is None else [f"{slot}.{name}" for name in block.reads]
         return tuple(found)
+
+    def applied(self, lr: Any) -> dict[str, Any]:
+        """The rate and the `recalled` hyperparameters of a step made at `lr`: what the next step finds in the state."""
+        return {"lr": lr, **{name: parts.value_at(self, name) for name in self.recalled}}
+
+    def as_it_was(self, last: Mapping[str, Any]) -> Self:
+        """This composition with the `recalled` hyperparameters of the step before."""
+        made = self
+        for name in self.recalled:
+            made = parts.replaced(made, name, last[name], check=False)
+        return made
 
     @functools.cached_property
     def has_schedules(self) -> bool:

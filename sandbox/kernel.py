@@ -51,15 +51,12 @@ class Prepared:
     @property
     def applied(self) -> dict[str, Any]:
         """What the step after this one finds in `last`."""
-        return {"lr": self.lr, **{name: parts.value_at(self.recipe, name) for name in self.recipe.recalled}}
+        return self.recipe.applied(self.lr)
 
     @functools.cached_property
     def recipe_old(self) -> Composition:
         """The recipe with the hyperparameters of the step before, as far as they recall d."""
-        recipe = self.recipe
-        for name in recipe.recalled:
-            recipe = parts.replaced(recipe, name, self.last[name], check=False)
-        return recipe
+        return self.recipe.as_it_was(self.last)
 
 
 pytree.register_pytree_node(
@@ -85,7 +82,7 @@ def evaluate(recipe: Composition, t: Any, lr: Any, last: Mapping[str, Any]) -> P
     # by name, so that the same ones stand in the same order at every t
     coefficients = {path: dict(sorted(block.coefficients(t).items())) for path, block in recipe.blocks()}
     # before the first step there is no older rate
-    before = {name: where(t == 1, lr, last["lr"]) if name == "lr" else last[name] for name in ("lr", *recipe.recalled)}
+    before = {"lr": where(t == 1, lr, last["lr"]), **{name: last[name] for name in recipe.recalled}}
     return Prepared(recipe, coefficients, t, lr, before, recipe.moment.weight(t))
 
 

@@ -8,6 +8,7 @@ Every hyperparameter of the recipe is an entry of the parameter group under its 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -176,8 +177,7 @@ class Optimizer(torch.optim.Optimizer):
             self.watch.observe([(self.names(index, cohort), cohort, step) for index, cohort, step in planned])
         for _, cohort, step in planned:
             self._backend.step(cohort, step)
-            recalled = {name: float(parts.value_at(step.recipe, name)) for name in step.recipe.recalled}
-            cohort.advance({"lr": step.lr, **recalled})
+            cohort.advance({name: float(value) for name, value in step.recipe.applied(step.lr).items()})
         if any(cohort.changed for _, cohort, _ in planned):
             self._entries = list(self._state_entries())
             for _, cohort, _ in planned:
@@ -211,7 +211,7 @@ class Optimizer(torch.optim.Optimizer):
         group, present = self.param_groups[index], [g is not None for g in grads]
         kept = self._cohorts.get(index)
         if kept is None or not kept.stand(group, present):
-            name = lambda i: groups.name(self.param_groups, index, i)  # noqa: E731
+            name = functools.partial(groups.name, self.param_groups, index)
             kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, self.state, name)
         return kept.each
 

@@ -41,8 +41,7 @@ def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
     """
     if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
         return None
-    for name in recipe.recalled:
-        recipe = parts.replaced(recipe, name, state[name], check=False)
+    recipe = recipe.as_it_was(state)
     t, lr, within = state["step"], state["lr"], scope.of_tensor(recipe.scope)
     x = Flow(t=t, lr=lr, lr_old=lr, theta=p, g=p, tensor=scope.OneTensor(), scope=within)
     return kernel.on_floor(recipe, state, x)
