@@ -35,7 +35,7 @@ def attribute(path: str) -> Any:
 
 
 def _module(name: str) -> Any:
-    _importable(os.getcwd())
+    importable(os.getcwd())
     return importlib.import_module(name)
 
 
@@ -43,7 +43,7 @@ def _file(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"no file {str(path)!r} in {Path.cwd()}")
     path = path.resolve()
-    _importable(str(path.parent))
+    importable(str(path.parent))
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) != str(path):
         raise ValueError(
@@ -52,6 +52,7 @@ def _file(path: Path) -> Any:
     return importlib.import_module(path.stem)
 
 
-def _importable(folder: str) -> None:
+def importable(folder: str) -> None:
+    """Puts a folder at the end of Python's path."""
     if folder not in sys.path:
         sys.path.append(folder)

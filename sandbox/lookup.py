@@ -1,4 +1,4 @@
-"""From what a user names to a recipe: a variant's name, a TOML file, or "module:attribute"."""
+"""From what a user names to a recipe: a variant's name, a TOML file, "module:attribute" or "file.py:attribute"."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from sandbox import imports
 from sandbox.forms import toml
 from sandbox.recipe import Recipe
 
@@ -15,19 +16,23 @@ from sandbox.recipe import Recipe
 def recipe(what: str | Recipe) -> Recipe:
     """The recipe meant by `what`.
 
-    A Recipe is itself.  A text ending in .toml is a file; one with a colon is "module:attribute" (a Recipe or a function that
-    returns one; modules in the working directory can be imported); everything else is a name of `variants`.
+    A Recipe is itself.  A text ending in .toml is a file; one with a colon is "module:attribute" or "file.py:attribute" (a
+    Recipe or a function that returns one; modules in the working directory, and beside the file, can be imported); everything
+    else is a name of `variants`.
     Raises ValueError for what is none of these, FileNotFoundError for a missing file, and ImportError where a folder or module
     of the user's hides one of this package.
     """
     if isinstance(what, Recipe):
         return what
     if not isinstance(what, str):
-        raise TypeError(f"a recipe is a Recipe, a variant's name, a TOML file or 'module:attribute', got {what!r}")
+        raise TypeError(
+            f"a recipe is a Recipe, a variant's name, a TOML file, 'module:attribute' or 'file.py:attribute', got {what!r}"
+        )
     if what.endswith(".toml"):
         path = Path(what)
         if not path.is_file():
             raise FileNotFoundError(f"no recipe file {what!r} in {Path.cwd()}")
+        imports.importable(str(path.resolve().parent))
         try:
             return toml.loads(path.read_text())
         except (ValueError, TypeError) as error:
@@ -77,7 +82,7 @@ def _attribute(path: str) -> Recipe:
     package("variants")  # before a folder called so in the working directory
     top = path.partition(":")[0].partition(".")[0]
     try:
-        found = toml.imported(path)
+        found = imports.attribute(path)
     except ValueError as error:
         module = sys.modules.get(top)
         if module is None or not (here / top).exists() or (here / top).resolve() in _folders(module):

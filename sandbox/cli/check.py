@@ -68,8 +68,7 @@ class _Run:
         from sandbox.schedules import InverseSquareRoot
         from theory_checks import problems
 
-        recipe = imports.attribute(self.recipe) if ".py:" in self.recipe else self.recipe
-        recipe = lookup.recipe(recipe() if callable(recipe) else recipe)
+        recipe = lookup.recipe(self.recipe)
         eta = self.eta if self.eta is not None else float(recipe.lr)
         problem = imports.attribute(self.problem) if ":" in self.problem else self.problem
         return recipe, problems.get(problem), InverseSquareRoot(first=eta)

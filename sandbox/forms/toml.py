@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import tomllib
 from typing import Any
 
 import tomli_w
 from torch import Tensor
 
-from sandbox import blocks, suggest
+from sandbox import blocks, imports, suggest
 from sandbox.blocks import Block
 from sandbox.blocks.number import is_number
 from sandbox.parts import SLOTS
@@ -102,7 +101,7 @@ def _value(value: Any, key: str) -> Any:
     if isinstance(value, dict):
         if "function" not in value:
             return _block(value, key)
-        if not isinstance(value["function"], str) or not callable(function := imported(value["function"])):
+        if not isinstance(value["function"], str) or not callable(function := imports.attribute(value["function"])):
             raise ValueError(f"{key}: {value['function']!r} is not the import path of a function, as 'module:name'")
         return function
     return tuple(value) if isinstance(value, list) else value
@@ -117,7 +116,7 @@ def _block(table: dict[str, Any], key: str) -> Block:
     known_blocks = [n for n in blocks.__all__ if dataclasses.is_dataclass(getattr(blocks, n)) and n != "Flow"]
     if ":" not in name and name not in known_blocks:
         raise ValueError(suggest.unknown("block", name, known_blocks))
-    made = imported(name) if ":" in name else getattr(blocks, name)
+    made = imports.attribute(name) if ":" in name else getattr(blocks, name)
     if not (isinstance(made, type) and issubclass(made, Block) and dataclasses.is_dataclass(made)):
         raise ValueError(f"{key}: {name!r} is not a block (a class made with @block)")
     known = {f.name for f in dataclasses.fields(made)}
@@ -126,15 +125,3 @@ def _block(table: dict[str, Any], key: str) -> Block:
         if k not in known:
             raise ValueError(suggest.unknown(f"number of {name}", k, known))
     return made(**values)
-
-
-def imported(path: str) -> Any:
-    """The object at "module:name"."""
-    module, _, name = path.partition(":")
-    try:
-        found = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever a user's module raises
-        raise ValueError(f"cannot import {path!r}: {type(error).__name__}: {error}") from error
-    return found

@@ -54,3 +54,21 @@ def test_a_folder_that_another_module_hides_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"'tests' is the one in .*, not the folder"):
         lookup.recipe("tests.mine:recipe")
+
+
+def test_a_file_and_a_toml_beside_its_module(tmp_path, monkeypatch):
+    """From another folder: "file.py:attribute", and a TOML whose block lies in a module beside it."""
+    monkeypatch.setattr("sys.path", [*sys.path])
+    folder, elsewhere = tmp_path / "a", tmp_path / "b"
+    folder.mkdir()
+    elsewhere.mkdir()
+    text = "from sandbox.blocks import Rectifier, block\nimport variants\n@block\nclass Plain(Rectifier):\n    'D = B'\n"
+    (folder / "blocks_of_mine.py").write_text(
+        text + "recipe = variants.get('apollo').replace(rectifier=Plain(), name='mine')\n"
+    )
+    (folder / "mine.toml").write_text('name = "told"\n[rectifier]\nblock = "blocks_of_mine:Plain"\n')
+    monkeypatch.chdir(elsewhere)
+    assert lookup.recipe("../a/mine.toml").name == "told"
+    assert lookup.recipe("../a/blocks_of_mine.py:recipe").name == "mine"
+    with pytest.raises(FileNotFoundError, match=r"no file 'nowhere\.py'"):
+        lookup.recipe("nowhere.py:recipe")
