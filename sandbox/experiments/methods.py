@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sandbox import lookup, suggest
+from sandbox import lookup
 from sandbox.blocks import Block
 from sandbox.blocks.number import show
 from sandbox.experiments.outside import Outside, spelled
@@ -136,14 +136,6 @@ def methods(what: Any, who: str) -> list[Method]:
     if twice is not None:
         raise ValueError(f"two recipes are called {twice!r}; give one another name: recipe.replace(name=…)")
     return found
-
-
-def check_numbers(one: Method, names: Any) -> None:
-    """Raises ValueError for a name that the method has no number or slot of."""
-    known = one.hyperparameters()
-    for name in names:
-        if name not in known:
-            raise ValueError(f"{one.name}: {suggest.unknown('number to search', name, known)}")
 
 
 def plain(value: Any) -> Any:

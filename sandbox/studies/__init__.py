@@ -7,46 +7,22 @@ run.run(studies.get("F6"), "cpu", "notebooks/studies")
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
+import re
+
 from sandbox import suggest
-from sandbox.studies import (
-    f01_toy,
-    f02_images,
-    f03_transfer,
-    f04_rate,
-    f05_decay,
-    f06_language,
-    f07_translation,
-    f08_cost,
-    f09_clipping,
-    f10_coupling,
-    f11_warmup,
-    f12_components,
-    f13_scale,
-)
 from sandbox.studies.study import TIERS, Arm, Part, Search, Study
 
 __all__ = ["TIERS", "Arm", "Part", "Search", "Study", "all_studies", "get", "names"]
 
-_MODULES = (
-    f01_toy,
-    f02_images,
-    f03_transfer,
-    f04_rate,
-    f05_decay,
-    f06_language,
-    f07_translation,
-    f08_cost,
-    f09_clipping,
-    f10_coupling,
-    f11_warmup,
-    f12_components,
-    f13_scale,
-)
 
-
+@functools.cache
 def all_studies() -> list[Study]:
-    """F1 to F13."""
-    return [module.STUDY for module in _MODULES]
+    """F1 to F13: the modules of this folder that are called so."""
+    modules = [m.name for m in pkgutil.iter_modules(__path__) if re.match(r"f\d\d_", m.name)]
+    return [importlib.import_module(f"{__name__}.{name}").STUDY for name in sorted(modules)]
 
 
 def names() -> list[str]:

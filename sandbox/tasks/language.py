@@ -117,32 +117,24 @@ class LSTMSpeeches(LanguageTask):
 
     name, about = "lstm-speeches", __doc__ or ""
 
-    def __init__(
-        self,
-        steps: int = 2000,
-        vocabulary: int = 8000,
-        embedding: int = 64,
-        hidden: int = 128,
-        cutoffs: Sequence[int] = (600, 1000, 6450),
-        dropout: float = 0.1,
-        tied: bool = False,
-        sequences: int = 32,
-        window: int = 20,
-        tokens: int | None = None,
-        evaluated: int | None = None,
-    ) -> None:
-        """tokens: train on the first so many.  evaluated: evaluate on the first so many of validation and test."""
-        super().__init__(
-            vocabulary=vocabulary,
-            embedding=embedding,
-            hidden=hidden,
-            cutoffs=cutoffs,
-            dropout=dropout,
-            tied=tied,
-            sequences=sequences,
-            window=window,
-            steps=steps,
-        )
+    sizes = {
+        "vocabulary": 8000,
+        "embedding": 64,
+        "hidden": 128,
+        "cutoffs": (600, 1000, 6450),
+        "dropout": 0.1,
+        "tied": False,
+        "sequences": 32,
+        "window": 20,
+        "steps": 2000,
+    }
+
+    def __init__(self, tokens: int | None = None, evaluated: int | None = None, **sizes: Any) -> None:
+        """tokens: train on the first so many.  evaluated: evaluate on the first so many of validation and test.
+
+        sizes: those of `LanguageTask` that shall not be `LSTMSpeeches.sizes`.
+        """
+        super().__init__(**{**self.sizes, **sizes})
         self.tokens, self.evaluated = tokens, evaluated
 
     def words(self, split: str) -> Iterator[Tensor]:
@@ -155,30 +147,22 @@ class LSTMBillion(LanguageTask):
 
     name, about = "lstm-1bw", __doc__ or ""
 
-    def __init__(
-        self,
-        steps: int = 6_250_000,
-        embedding: int = 300,
-        hidden: int = 2048,
-        cutoffs: Sequence[int] = (60_000, 100_000, 640_000),
-        dropout: float = 0.1,
-        tied: bool = False,
-        sequences: int = 128,
-        window: int = 20,
-        folder: str | Path | None = None,
-    ) -> None:
-        """folder: that holds 1bw/; default SANDBOX_DATA.  steps: 20 epochs of 312,500."""
-        super().__init__(
-            vocabulary=793_471,
-            embedding=embedding,
-            hidden=hidden,
-            cutoffs=cutoffs,
-            dropout=dropout,
-            tied=tied,
-            sequences=sequences,
-            window=window,
-            steps=steps,
-        )
+    # 20 epochs of 312,500 updates
+    sizes = {
+        "vocabulary": 793_471,
+        "embedding": 300,
+        "hidden": 2048,
+        "cutoffs": (60_000, 100_000, 640_000),
+        "dropout": 0.1,
+        "tied": False,
+        "sequences": 128,
+        "window": 20,
+        "steps": 6_250_000,
+    }
+
+    def __init__(self, folder: str | Path | None = None, **sizes: Any) -> None:
+        """folder: that holds 1bw/; default SANDBOX_DATA.  sizes: those of `LanguageTask` that shall not be `sizes`."""
+        super().__init__(**{**self.sizes, **sizes})
         self.folder = folder
 
     @functools.cached_property
