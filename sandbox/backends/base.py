@@ -16,7 +16,7 @@ class Cohort:
     """Tensors of one parameter group with equal host numbers: as many steps made, the last one with the same hyperparameters.
 
     members: their places in the group.  states: their entries in the optimizer's state.  plan: what the backend keeps.
-    name: of a member, by its place in the group.  changed: whether tensors were put into the states since it was last asked.
+    name: of a member, by its place in the group.  changed: whether tensors in the states were replaced since it was last reset.
     last: the host numbers, by `recipe.host_names`.  In the states they are views of one tensor, so that a step writes them
     all at once, and its version tells whether somebody else has written to one.
     """
@@ -54,8 +54,8 @@ class Cohort:
             if g.shape != p.shape:
                 raise ValueError(f"parameter {self.name(place)} has shape {tuple(p.shape)}, its gradient {tuple(g.shape)}")
 
-    def put(self, i: int, name: str, value: Tensor) -> None:
-        """Puts a backend's own tensor of the same values (a view of a buffer, say) into the state of member i."""
+    def replace_state(self, i: int, name: str, value: Tensor) -> None:
+        """Replaces a state of member i by the backend's own tensor of the same values (a view of a buffer, say)."""
         self.states[i][name] = value
         self.changed = True
 
@@ -65,8 +65,8 @@ class Cohort:
         self._numbers.copy_(torch.tensor(list(self.last.values()), dtype=torch.float64, device="cpu"))
         self._version = self._numbers._version
 
-    def stands(self) -> bool:
-        """Whether nobody else has written to the host numbers."""
+    def unchanged(self) -> bool:
+        """Whether nothing else has written to the host numbers since the last step."""
         return self._numbers._version == self._version
 
 

@@ -111,7 +111,7 @@ class Plan:
             # a model may have been cast: the graph reads states in the precision in which it computes
             value = cohort.states[i][name].to(p.device, state_dtype(p.dtype))
             value = value.contiguous() if shape in (ELEMENT, SCOPE) else value
-            cohort.put(i, name, value)
+            cohort.replace_state(i, name, value)
             if shape in (ELEMENT, SCOPE) and value.ndim:
                 value = layout.flatten(kind, value)
             states.append(value if value.ndim else value.view(1))
@@ -149,7 +149,7 @@ class Plan:
                 made, views = buffer()
             for view, i in zip(views, indices, strict=True):
                 view.copy_(cohort.states[i][name])
-                cohort.put(i, name, view)
+                cohort.replace_state(i, name, view)
             states.append(made)
         theta, theta_views = buffer()
         g, g_views = buffer()

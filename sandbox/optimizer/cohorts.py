@@ -18,7 +18,7 @@ States = dict[Any, Any]  # the optimizer's, by parameter
 
 
 class Cohorts:
-    """The cohorts of one group; kept while the same tensors have a gradient and their states are what the last step left."""
+    """The cohorts of one group, valid while the same tensors have a gradient and their states are what the last step left."""
 
     def __init__(
         self, group: dict[str, Any], recipe: Recipe, present: list[bool], states: States, name: Callable[[int], str]
@@ -35,21 +35,21 @@ class Cohorts:
             last = dict(zip(recipe.host_names, numbers, strict=True))
             self.each.append(Cohort(places, params, [states[p] for p in params], last, name))
 
-    def stand(self, group: dict[str, Any], present: list[bool]) -> bool:
-        """Whether they are still those of this group, and none has caught up with another."""
-        if group["recipe"] is not self._base or present != self._present or not same(group["params"], self._params):
+    def still_valid(self, group: dict[str, Any], present: list[bool]) -> bool:
+        """Whether these are still the cohorts of the group; not where one has caught up with another."""
+        if group["recipe"] is not self._base or present != self._present or not same_objects(group["params"], self._params):
             return False
-        return all(c.stands() for c in self.each) and len({tuple(c.last.values()) for c in self.each}) == len(self.each)
+        return all(c.unchanged() for c in self.each) and len({tuple(c.last.values()) for c in self.each}) == len(self.each)
 
 
-def same(one: Iterable[Any], two: Iterable[Any]) -> bool:
-    """Whether two sequences hold the same objects, and as many; in C, since it is asked in every step."""
+def same_objects(one: Iterable[Any], two: Iterable[Any]) -> bool:
+    """Whether two sequences hold the same objects in the same order; every step asks, so this runs in C."""
     end = (None,)
     return all(map(operator.is_, itertools.chain(one, end), itertools.chain(two, end)))
 
 
 def complete(recipe: Recipe, p: Tensor, states: States, name: str) -> None:
-    """Makes anew what is missing in the state of a parameter, as before its first step.
+    """Fills in what is missing in the state of a parameter with what it is before the first step.
 
     Raises ValueError for a tensor of another shape than it had, TypeError for an entry that is no tensor.
     """

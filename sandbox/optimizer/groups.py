@@ -18,9 +18,9 @@ from sandbox import lookup, suggest
 from sandbox.blocks.number import is_function, show
 from sandbox.recipe import Recipe
 
-# Entries of every group that are no hyperparameters, and their first values.  As numbers of the groups they are part of every
-# form of checkpoint.  maximize: climb.  seed, draws: of random vectors, and how many times some were drawn.
-COUNTS: dict[str, Any] = {"maximize": False, "seed": 0, "draws": 0, "skipped_steps": 0}
+# Entries of every group that are no hyperparameters, with their first values.  Since they are numbers in the groups, every kind
+# of checkpoint keeps them.  seed: of random vectors; draws: how many times some have been drawn.
+OWN_ENTRIES: dict[str, Any] = {"maximize": False, "seed": 0, "draws": 0, "skipped_steps": 0}
 
 TRAINABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -44,7 +44,7 @@ def hyperparameters(recipe: Recipe) -> dict[str, Any]:
 def check_keywords(recipe: Recipe, given: dict[str, Any]) -> None:
     """Raises ValueError for a keyword that is no hyperparameter of the recipe."""
     for key in given:
-        if key not in paths(recipe) and key not in COUNTS and key != "lr":
+        if key not in paths(recipe) and key not in OWN_ENTRIES and key != "lr":
             raise ValueError(_refusal(recipe, key))
 
 
@@ -55,7 +55,7 @@ def check_entries(recipe: Recipe, group: dict[str, Any], *, new: bool = False) -
     mean nothing here.  new: of a group that is just being added, where something almost named like a hyperparameter is a slip.
     """
     known = paths(recipe)
-    own = {"params", "param_names", "lr", "recipe", "initial_lr", *COUNTS, *known}
+    own = {"params", "param_names", "lr", "recipe", "initial_lr", *OWN_ENTRIES, *known}
     for key in group:
         if not isinstance(key, str) or key in own:
             continue
@@ -116,7 +116,7 @@ def filled(group: dict[str, Any], recipe: Recipe, given: dict[str, Any]) -> dict
 
     Tensors are copied: one that two groups share would be changed twice by a scheduler.
     """
-    made = {**COUNTS, **hyperparameters(recipe)}
+    made = {**OWN_ENTRIES, **hyperparameters(recipe)}
     made |= {name: value for name, value in given.items() if name in made}
     made |= {**group, "recipe": recipe}
     for name, value in made.items():

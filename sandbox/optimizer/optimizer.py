@@ -20,7 +20,7 @@ from torch import Tensor
 from sandbox import backends, hessian, lookup, parts, suggest
 from sandbox.backends import Backend, Cohort, Step
 from sandbox.optimizer import checkpoint, groups
-from sandbox.optimizer.cohorts import Cohorts, complete, same, tidy
+from sandbox.optimizer.cohorts import Cohorts, complete, same_objects, tidy
 from sandbox.pure import global_norm
 from sandbox.recipe import Recipe
 
@@ -84,7 +84,7 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(params, {"recipe": recipe, **groups.hyperparameters(recipe), **hyperparameters, **given})
 
     def _forget(self) -> None:
-        """Nothing is remembered of parameters and states but what they say themselves."""
+        """Drops every cache: what it held is worked out again from groups, parameters and states."""
         self._cohorts: dict[int, Cohorts] = {}
         self._entries: list[Any] = []
         self._resolved: dict[int, tuple[Recipe, tuple[str, ...], Any, Recipe]] = {}
@@ -161,7 +161,7 @@ class Optimizer(torch.optim.Optimizer):
                 row[:] = [None if g is None else -g for g in row]
         check = self.nonfinite != "pass"
         # everything that can be wrong is found before the first tensor changes
-        if not same(self._entries, self._state_entries()):
+        if not same_objects(self._entries, self._state_entries()):
             self._cohorts = {}
         cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row)]
         norm = self._norm(recipes, cohorts)
@@ -185,7 +185,7 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     def _state_entries(self) -> Iterator[Any]:
-        """Every entry of every state; who has put another in its place is seen by it, in C, since it is asked in every step."""
+        """Every entry of every state, in order.  Every step compares them with what the last one left, in C."""
         return itertools.chain.from_iterable(map(dict.values, self.state.values()))
 
     def _norm(self, recipes: list[Recipe], cohorts: list[tuple[int, Cohort, list[Tensor | None]]]) -> Tensor | None:
@@ -210,7 +210,7 @@ class Optimizer(torch.optim.Optimizer):
     def _in_step(self, index: int, grads: list[Tensor | None]) -> list[Cohort]:
         group, present = self.param_groups[index], [g is not None for g in grads]
         kept = self._cohorts.get(index)
-        if kept is None or not kept.stand(group, present):
+        if kept is None or not kept.still_valid(group, present):
             name = functools.partial(groups.name, self.param_groups, index)
             kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, self.state, name)
         return kept.each
