@@ -18,4 +18,4 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 def short(error: Exception) -> str:
     """An error's kind and the first line of its text."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else error}"
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

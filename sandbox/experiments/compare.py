@@ -69,7 +69,7 @@ def compare(
 
     recipes: names, recipes, TOML files or "module:attribute"; or optimizers that are none: see `sandbox.Outside`.
     task: a name, "module:attribute", "file.py:attribute" or a Task.
-    seeds: final runs a variant, ≥ 2 (fewer than 6 are exploratory).  tuning_seeds: runs for each trial, ≥ 1.
+    seeds: final runs a variant, ≥ 2 (exploratory below 6 for two variants, 8 for five).  tuning_seeds: runs a trial, ≥ 1.
     rates: learning rates a variant, ≥ 1, a factor `spacing` > 1 apart, around its default.
     search, tuner, trials: other numbers to choose, how ("grid", "random", "tpe"; the latter two need Optuna), and how many
         trials a variant has (default `rates`); see `sandbox.experiments.search`.

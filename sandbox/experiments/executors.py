@@ -22,6 +22,7 @@ from typing import Any
 
 import cloudpickle
 
+from sandbox import suggest
 from sandbox.experiments import identity, vectorised
 from sandbox.experiments.methods import Method
 from sandbox.experiments.run import Row, train
@@ -106,10 +107,8 @@ def work(task: Task, unit: Unit, probes: Sequence[Any], every: int, tick: Tick =
     except (MemoryError, OSError):
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        said = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
         what = f"lr {run.lr:.6g}, seed {run.seed}"
-        return Failure(unit.method.name, what, said, _theirs(error), "".join(traceback.format_exception(error)))
+        return Failure(unit.method.name, what, suggest.short(error), _theirs(error), "".join(traceback.format_exception(error)))
 
 
 def _theirs(error: BaseException) -> str:

@@ -70,9 +70,14 @@ class Comparison:
         return self.runs
 
     @property
+    def enough_seeds(self) -> int:
+        """The fewest seeds with which some difference could be significant."""
+        return statistics.enough_seeds(len(self.plan.methods) - 1)
+
+    @property
     def exploratory(self) -> bool:
         """Whether there are too few seeds for a conclusion."""
-        return self.plan.seeds < statistics.ENOUGH_SEEDS
+        return self.plan.seeds < self.enough_seeds
 
     def plot(self) -> Figure:
         """Curves of the training loss, beside the losses over the rate."""

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from scipy import optimize, stats
 
-# Fewer pairs than this cannot reach p < 0.05 in a two-sided sign-flip test (2/2⁵ = 0.0625): the result is exploratory.
-ENOUGH_SEEDS = 6
+
+def enough_seeds(comparisons: int) -> int:
+    """The fewest pairs with which a two-sided sign-flip test, corrected by Holm over so many comparisons, can reach p < 0.05.
+
+    Its smallest p is 2/2ⁿ for n pairs, and Holm multiplies the smallest of k by k: 6 pairs for one comparison, 8 for four.
+    """
+    # k 2/2ⁿ < 0.05
+    return math.floor(math.log2(max(comparisons, 1) * 2 / 0.05)) + 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -120,7 +120,7 @@ def notes(result: Comparison) -> list[str]:
         reasons.setdefault(reason, []).append(name)
     said += [f"Made one by one: {', '.join(names)} ({reason})." for reason, names in reasons.items() if reason]
     if result.exploratory:
-        said.append(f"Exploratory: {plan.seeds} seeds are too few for a conclusion (6 or more).")
+        said.append(f"Exploratory: {plan.seeds} seeds are too few for a conclusion ({result.enough_seeds} or more).")
     edges = [s.name for s in result.summaries if s.on_edge]
     if edges:
         said.append(f"The best rate of {', '.join(edges)} lies on the edge of its grid: a wider one (rates) may do better.")

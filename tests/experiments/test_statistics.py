@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.experiments.statistics import holm, interval, paired, sign_flip
+from sandbox.experiments.statistics import enough_seeds, holm, interval, paired, sign_flip
 
 
 @settings(max_examples=30, deadline=None)
@@ -69,3 +69,15 @@ def test_ranks_weigh_differences_where_some_are_infinite():
     means = [np.mean(ranks * signs) for signs in itertools.product((-1, 1), repeat=5)]
     expected = np.mean([abs(m) >= abs(ranks.mean()) - 1e-12 for m in means])
     assert paired(values, base).p == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("others", range(1, 9))
+def test_seeds_that_are_enough(others):
+    """All differences of one sign give the smallest p; Holm over all comparisons brings it below 5 % from that many seeds on."""
+
+    def smallest(n):
+        p = paired([1.0 + i for i in range(n)], [0.0] * n).p
+        return holm([p] + [1.0] * (others - 1))[0]
+
+    n = enough_seeds(others)
+    assert smallest(n) < 0.05 <= smallest(n - 1)
