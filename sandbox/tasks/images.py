@@ -3,7 +3,8 @@
     tasks.get("lenet-fashion", images=5_000, epochs=20)
     tasks.get("resnet110-cifar10", epochs=200)
 
-Crops and flips draw from the run's own generator.  Residual networks are trained channels_last: about a fifth faster here.
+Crops and flips draw from the run's own generator.  Images and networks are channels_last: a fifth
+faster to train here, twice as fast to evaluate.
 """
 
 from __future__ import annotations
@@ -62,7 +63,6 @@ class ImageTask(Task):
     mean, deviation = GREY
     padding = 0
     keep_rest = False
-    channels_last = False
 
     def __init__(
         self,
@@ -113,17 +113,15 @@ class ImageTask(Task):
     def scaled(self, x: Tensor) -> Tensor:
         """Bytes -> (x/255 - mean)/deviation."""
         mean, deviation = (torch.tensor(v)[:, None, None] for v in (self.mean, self.deviation))
-        found = (x.float() / 255 - mean) / deviation
-        return found.contiguous(memory_format=torch.channels_last) if self.channels_last else found
+        return ((x.float() / 255 - mean) / deviation).contiguous(memory_format=torch.channels_last)
 
     def network(self) -> nn.Module:
         """A fresh network, in torch's usual layout."""
         raise TypeError(f"{type(self).__name__} must define network()")
 
     def model(self) -> nn.Module:
-        """A fresh network."""
-        made = self.network()
-        return made.to(memory_format=torch.channels_last) if self.channels_last else made  # type: ignore[call-overload]
+        """A fresh network, channels_last."""
+        return self.network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def loss(self, model: Any, batch: Any, /) -> Tensor:
         """Mean cross-entropy."""
@@ -181,7 +179,7 @@ class ResNet8Fashion(ImageTask):
     """ResNet-8 (19,810 parameters) on Fashion-MNIST at 14×14, crops and flips, 10,000 images from the package."""
 
     name, about = "resnet8-fashion", __doc__ or ""
-    padding, channels_last = 2, True
+    padding = 2
 
     def __init__(
         self, epochs: int = 40, batch_size: int = 128, images: int | None = None, evaluated: int | None = None
@@ -198,7 +196,7 @@ class ResNet20Fashion(ImageTask):
     """ResNet-20 (272,186 parameters) on all of Fashion-MNIST, crops and flips: for a GPU."""
 
     name, about = "resnet20-fashion", __doc__ or ""
-    padding, channels_last, keep_rest = 2, True, True
+    padding, keep_rest = 2, True
 
     def __init__(
         self,
@@ -223,7 +221,7 @@ class ResNet110Cifar10(ImageTask):
 
     name, about = "resnet110-cifar10", __doc__ or ""
     mean, deviation = COLOUR
-    padding, channels_last, keep_rest = 4, True, True
+    padding, keep_rest = 4, True
 
     def __init__(
         self,
