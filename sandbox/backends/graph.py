@@ -66,12 +66,13 @@ def values_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any]) -> tuple
     return values, [name for coefficients in p.coefficients.values() for name in coefficients]
 
 
-def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1) -> GraphModule:
+def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1, marked: bool = False) -> GraphModule:
     """The graph of step(numbers, *rows, theta, g, *norm, *hessian, *state), which changes theta and state in place.
 
     numbers: (n,), the leaves of `numbers_of`.  rows: owner, lengths and valid of tensors, then of scopes, for an arena.
     norm and hessian: where the recipe needs them.
     opaque: for Inductor, which wants operators that it knows, and nothing written in place but inputs.
+    marked: name the sums over scopes, so that the graph can be cut there (`sandbox.backends.cut`).
     """
     names = list(recipe.state_kinds())
 
@@ -85,7 +86,7 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
             exact = kernel.evaluate(*exact)
         prepared = pytree.tree_map(lambda v: torch.as_tensor(v).to(signature.dtype), exact)
         pair = (layout.Rows(*rows[:3]), layout.Rows(*rows[3:])) if rows else None
-        tensor, within = layout.scopes(signature.kind, signature.scope, pair, opaque=opaque)
+        tensor, within = layout.scopes(signature.kind, signature.scope, pair, opaque=opaque, marked=marked)
         state = dict(zip(names, inputs, strict=True))
         wide = theta.to(signature.dtype), g.to(signature.dtype)
         new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, hessian)

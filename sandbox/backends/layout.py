@@ -25,6 +25,7 @@ _OPERATORS = torch.library.Library("apollo_sandbox", "DEF")
 _OPERATORS.define("spread(Tensor s, Tensor owner) -> Tensor")
 _OPERATORS.define("hold(Tensor s) -> Tensor")
 _OPERATORS.define("segments(Tensor x, Tensor lengths, str reduce) -> Tensor")
+_OPERATORS.define("reduced(Tensor x, str op, str over) -> Tensor")
 
 
 def _spread(s: Tensor, owner: Tensor) -> Tensor:
@@ -39,12 +40,20 @@ def _segments(x: Tensor, lengths: Tensor, reduce: str) -> Tensor:
     return torch.segment_reduce(x, reduce, lengths=lengths, unsafe=True)
 
 
+def _reduced(x: Tensor, op: str, over: str) -> Tensor:
+    return x.clone()
+
+
 _OPERATORS.impl("spread", _spread, "CompositeExplicitAutograd")
 _OPERATORS.impl("hold", _hold, "CompositeExplicitAutograd")
 _OPERATORS.impl("segments", _segments, "CompositeExplicitAutograd")
+_OPERATORS.impl("reduced", _reduced, "CompositeExplicitAutograd")
 torch.library.register_fake("apollo_sandbox::spread", lambda s, owner: s.new_empty((owner.shape[0],)))
 torch.library.register_fake("apollo_sandbox::hold", lambda s: torch.empty_like(s))
+torch.library.register_fake("apollo_sandbox::reduced", lambda x, op, over: torch.empty_like(x))
 torch.library.register_fake("apollo_sandbox::segments", lambda x, lengths, reduce: x.new_empty((lengths.shape[0],)))
+
+REDUCED = torch.ops.apollo_sandbox.reduced.default  # where a marked graph can be cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +129,29 @@ class HeldChannels(scope.Channel):
         return torch.ops.apollo_sandbox.hold(s)
 
 
+class Marked:
+    """Another scope whose sums and maxima are named in the graph, so that it can be cut there; see `sandbox.backends.cut`."""
+
+    def __init__(self, inner: scope.Scope, over: str) -> None:
+        self.inner, self.over = inner, over
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over each scope, complete once the reduction is."""
+        return torch.ops.apollo_sandbox.reduced(self.inner.sum(x), "sum", self.over)
+
+    def amax(self, x: Tensor) -> Tensor:
+        """Largest entry ≥ 0 over each scope, complete once the reduction is."""
+        return torch.ops.apollo_sandbox.reduced(self.inner.amax(x), "max", self.over)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Σ x / Σ 1, both complete."""
+        return self.sum(x) / self.sum(torch.ones_like(x))
+
+    def spread(self, s: Tensor) -> Tensor:
+        """As the scope inside."""
+        return self.inner.spread(s)
+
+
 def kind_of(scope_name: str, p: Tensor) -> str:
     """The layout in which a tensor is a leaf of its own: "channels" or "whole"."""
     return "channels" if scope_name == "channel" and p.ndim > 1 else "whole"
@@ -130,20 +162,25 @@ def flatten(kind: str, x: Tensor) -> Tensor:
     return x.view(x.shape[0], -1) if kind == "channels" else x.view(-1)
 
 
-def scopes(kind: str, name: str, rows: tuple[Rows, Rows] | None, *, opaque: bool) -> tuple[scope.Scope, scope.Scope]:
-    """(over tensors, over the recipe's scope) for a leaf of layout `kind`; rows: of tensors and of scopes, for an arena."""
+def scopes(
+    kind: str, name: str, rows: tuple[Rows, Rows] | None, *, opaque: bool, marked: bool = False
+) -> tuple[scope.Scope, scope.Scope]:
+    """(over tensors, over the recipe's scope) for a leaf of layout `kind`; rows: of tensors and of scopes, for an arena.
+
+    marked: name every sum and maximum over more than one coordinate in the graph.
+    """
     if rows is not None:
-        within: scope.Scope = (
-            scope.Coordinate() if name == "coordinate" else Arena(rows[1], joint=name == "global", opaque=opaque)
-        )
-        return Arena(rows[0], joint=False, opaque=opaque), within
-    tensor: scope.Scope = Held() if opaque else scope.OneTensor()
-    if name == "coordinate":
-        return tensor, scope.Coordinate()
-    if kind == "channels":
-        return tensor, HeldChannels() if opaque else scope.Channel()
+        tensor: scope.Scope = Arena(rows[0], joint=False, opaque=opaque)
+        within: scope.Scope = Arena(rows[1], joint=name == "global", opaque=opaque)
+    else:
+        tensor = Held() if opaque else scope.OneTensor()
+        within = (HeldChannels() if opaque else scope.Channel()) if kind == "channels" else tensor
     # a vector's channels are its coordinates
-    return tensor, scope.Coordinate() if name == "channel" else tensor
+    if name == "coordinate" or (name == "channel" and kind == "whole"):
+        within = scope.Coordinate()
+    if not marked:
+        return tensor, within
+    return Marked(tensor, "tensor"), within if isinstance(within, scope.Coordinate) else Marked(within, "scope")
 
 
 def channel_sizes(p: Tensor) -> list[int]:
