@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 from torch import Tensor
@@ -14,7 +15,6 @@ from sandbox.backends.reference import Reference
 from sandbox.recipe import Recipe
 
 _REFERENCE = Reference()
-_warned: set[str] = set()
 
 
 class Eager(Planned):
@@ -27,20 +27,28 @@ class Eager(Planned):
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """As `Planned.load`; a recipe without a graph is left to the reference, with a warning."""
-        if cohort.plan is not _REFERENCE:
+        """As `Planned.load`; a recipe without a graph is left to the reference."""
+        if not isinstance(cohort.plan, _Refused):
             try:
                 return super().load(cohort, step, check=check)
             except graph.NoGraph as error:
-                cohort.plan = _REFERENCE
-                if str(error) not in _warned:
-                    _warned.add(str(error))
-                    warnings.warn(f"{error}\nIts steps run tensor by tensor, as with backend='reference'.", stacklevel=4)
+                cohort.plan = _Refused(str(error))
         return _REFERENCE.load(cohort, step, check=check)
 
     def step(self, cohort: Cohort, step: Step) -> None:
-        """One step of the cohort."""
-        if cohort.plan is _REFERENCE:
-            _REFERENCE.step(cohort, step)
-        else:
+        """One step of the cohort; warns at its first one by the reference, which raises what is wrong with the block itself."""
+        if not isinstance(cohort.plan, _Refused):
             super().step(cohort, step)
+            return
+        _REFERENCE.step(cohort, step)
+        if not cohort.plan.warned:
+            cohort.plan.warned = True
+            warnings.warn(f"{cohort.plan.why}\nIts steps run tensor by tensor, as with backend='reference'.", stacklevel=4)
+
+
+@dataclasses.dataclass
+class _Refused:
+    """In the place of a plan: why there is none."""
+
+    why: str
+    warned: bool = False

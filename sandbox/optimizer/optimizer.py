@@ -21,6 +21,7 @@ from sandbox import backends, hessian, lookup, parts, suggest
 from sandbox.backends import Backend, Cohort, Step
 from sandbox.optimizer import checkpoint, groups
 from sandbox.optimizer.cohorts import Cohorts, complete, same_objects, tidy
+from sandbox.optimizer.torch_base import Base
 from sandbox.pure import global_norm
 from sandbox.recipe import Recipe
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 NonFinite = Literal["raise", "skip", "pass"]
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(Base):
     """Trains parameters with a recipe.
 
     params: tensors, (name, tensor) pairs or groups, as for any torch optimizer; a group may have its own "lr",
