@@ -92,6 +92,7 @@ def contenders(shape: str) -> dict[str, Make]:
         made[f"{recipe} compiled flat"] = ours(recipe, backend="compiled", flat=True)
         made[f"{recipe} scripted"] = ours(recipe, backend="scripted")
         made[f"{recipe} eager"] = ours(recipe)
+        made[f"{recipe} reference"] = ours(recipe, backend="reference")
     made["apollo compiled, checked"] = lambda p: sandbox.Optimizer(p, "apollo", backend="compiled")
     made["plain Apollo (a loop)"] = PlainApollo
     made["torch AdamW foreach"] = lambda p: o.AdamW(p, foreach=True)
