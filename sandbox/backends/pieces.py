@@ -45,12 +45,11 @@ class Program:
             self.phases = [Writer(p, len(places), theta["first"], cpu=cpu).written() for p in cut(traced)]
         except NotRecordable as error:
             raise graph.no_graph(recipe, error) from error
-        selfcheck.check(recipe, signature, lambda *inputs: Run(self, rows=3)(inputs), self.steps_only)
+        selfcheck.check(recipe, signature, lambda *inputs: Run(self, 48)(inputs), self.steps_only)
 
     def run_for(self, theta: Tensor) -> Run:
         """What makes a step on a leaf like theta; it takes the graph's inputs as a list."""
-        bytes_ = PIECE.get(theta.device.type, PIECE["cuda"])
-        return Run(self, rows=max(1, bytes_ // (theta.element_size() * math.prod(theta.shape[1:]))))
+        return Run(self, PIECE.get(theta.device.type, PIECE["cuda"]))
 
 
 def program_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> Program:
@@ -69,13 +68,13 @@ def program_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool) -
 
 
 class Run:
-    """A program on the tensors of one leaf.  rows: the most that a piece has.
+    """A program on the tensors of one leaf.  size: the most bytes that a piece of θ has, but a row at least.
 
     Pieces are views, made when an input is another tensor than in the step before, which in most steps only gradients are.
     """
 
-    def __init__(self, program: Program, rows: int) -> None:
-        self.program, self.rows = program, rows
+    def __init__(self, program: Program, size: int) -> None:
+        self.program, self.size = program, size
         self.inputs: list[Tensor] = []
         self.buffers: Any = None
         self.shares: dict[int, Sequence[Tensor]] = {}  # an input's pieces
@@ -99,7 +98,7 @@ class Run:
         changed = [i for i, x in enumerate(inputs) if not old or old[i] is not x]
         if not changed:
             return
-        count = -(-len(theta) // self.rows)
+        count = -(-len(theta) // max(1, self.size // (theta.element_size() * math.prod(theta.shape[1:]))))
         each = -(-len(theta) // count)  # pieces of like size
         long = {i for phase in self.program.phases for i in phase.inputs}
         self.shares.update({i: inputs[i].split(each) for i in changed if i in long})
