@@ -195,9 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     card = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
     print(f"{card}, torch {torch.__version__}\n")
     alike = check_backends(given.variants, given.device)
-    half = {
-        b: distance(*(trajectory("apollo", x, given.device, torch.bfloat16) for x in ("reference", b))) for b in BACKENDS
-    }
+    half = {b: distance(*(trajectory("apollo", x, given.device, torch.bfloat16) for x in ("reference", b))) for b in BACKENDS}
     print("bfloat16 parameters: " + ", ".join(f"{b} {d:.1e}" for b, d in half.items()))
     graphs = cuda_graphs(given.device)
     print(f"CUDA graphs (mode reduce-overhead), apollo: {graphs}")

@@ -95,7 +95,9 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, Any]]:
             continue
         print(table({name: found[name]}), flush=True)
     if given.out is not None:
-        given.out.write_text(json.dumps({"found": found, "threads": given.threads, "environment": environment()}, indent=1) + "\n")
+        given.out.write_text(
+            json.dumps({"found": found, "threads": given.threads, "environment": environment()}, indent=1) + "\n"
+        )
     return found
 
 
