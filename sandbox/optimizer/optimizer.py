@@ -37,7 +37,8 @@ class Optimizer(torch.optim.Optimizer):
         hyperparameters and "recipe".
     recipe: a Recipe, a variant's name, a TOML file or "module:attribute".
     lr: η, a float, a 0-d tensor or a function of t; default the recipe's own.
-    backend: how a step runs: "eager" (the reference), "compiled" (Inductor), "scripted" (TorchScript), or a Backend.
+    backend: how a step runs: "eager" (no compiler), "compiled" (Inductor), "scripted" (TorchScript), "reference" (tensor by
+        tensor, as the equations stand), or a Backend.
     flat: with the compiled backend, make parameters views of one buffer, so that nothing is copied back.
     maximize: climb instead of descend; an entry of each group, as in torch.optim.
     nonfinite: what to do where a gradient holds NaN or infinity: "raise" (FloatingPointError naming the parameters; nothing
