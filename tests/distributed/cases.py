@@ -23,7 +23,9 @@ CORE = ["apollo", "scale-invariant", "apollo-stable", "global-secant", "channel-
 
 
 def recipe_of(name):
-    return CLIPS[name]() if name in CLIPS else variants.get(name)
+    """At a tenth of its rate: Apollo's first steps, without a warm-up, would make the network chaotic."""
+    recipe = CLIPS[name]() if name in CLIPS else variants.get(name)
+    return recipe.replace(lr=recipe.lr / 10, name=name)
 
 
 class Network(torch.nn.Module):

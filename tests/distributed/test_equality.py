@@ -1,7 +1,7 @@
 """Every first-order recipe under fully_shard takes the trajectory of one process.
 
-float64, six steps, against one process on the whole batches.  The sums are the same in another order: errors of 1e-16 to 1e-13
-where θ moves by 0.01 to 1, so 1e-12 tells any mistake from rounding.
+float64, six steps, against one process on the whole batches.  The sums are the same in another order: errors of 1e-17 to 1e-14
+where θ moves by 1e-4 to 1, so 1e-12 tells any mistake from rounding.
 """
 
 import pytest
@@ -29,21 +29,16 @@ def close(results, names, tolerance=1e-12):
         for name in names:
             assert isinstance(found[name], dict), f"{name}: {found[name]}"
             assert found[name]["error"] <= tolerance, f"{name}: {found[name]}"
-            assert found[name]["moved"] > 1e-4, f"{name}: {found[name]}"
+            assert found[name]["moved"] > 1e-5, f"{name}: {found[name]}"
 
 
-@pytest.fixture(scope="module")
-def core():
-    return run(2, "cases:equality", CORE, "eager")
-
-
-def test_two_ranks_are_one_process(core):
-    close(core, CORE)
+def test_two_ranks_are_one_process(two_ranks):
+    close([found["equality"] for found in two_ranks], CORE)
 
 
 @pytest.mark.parametrize("name", CORE)
-def test_collectives_of_a_step(core, name):
-    assert core[0][name]["collectives"] == COLLECTIVES[name]
+def test_collectives_of_a_step(two_ranks, name):
+    assert two_ranks[0]["equality"][name]["collectives"] == COLLECTIVES[name]
 
 
 @pytest.mark.slow
