@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from sandbox.distributed.shards import Part
 from sandbox.recipe import Recipe
 
 
@@ -17,6 +18,7 @@ class Cohort:
 
     members: their places in the group.  states: their entries in the optimizer's state.  plan: what the backend keeps.
     name: of a member, by its place in the group.  changed: whether tensors in the states were replaced since it was last reset.
+    params: where each rank has a part of them, the local tensors; parts: which parts, None where this process is alone.
     last: the host numbers, by `recipe.host_names`.  In the states they are views of one tensor, so that a step writes them
     all at once, and its version tells whether somebody else has written to one.
     """
@@ -28,8 +30,10 @@ class Cohort:
         states: list[dict[str, Any]],
         last: Mapping[str, float],
         name: Callable[[int], str],
+        parts: list[Part] | None = None,
     ) -> None:
         self.members, self.params, self.states, self.last = members, params, states, dict(last)
+        self.parts = parts
         self.plan: Any = None
         self.name, self.changed = name, True
         self._numbers = torch.tensor([list(last.values())] * len(params), dtype=torch.float64, device="cpu")
@@ -82,7 +86,11 @@ class Step:
 
 
 class Backend(Protocol):
-    """Runs steps.  `name` is what users call it."""
+    """Runs steps.  `name` is what users call it.
+
+    One that can train parts of tensors also has `phases(cohort, step)`: after `load`, a generator that yields the parts of sums
+    that it waits for (`Pending`), gets their totals over all ranks, changes nothing, and returns a function that makes the step.
+    """
 
     name: str
 

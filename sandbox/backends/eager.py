@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from sandbox.backends.base import Cohort, Step
 from sandbox.backends.pieces import Program, program_of
 from sandbox.backends.plan import Planned
 from sandbox.backends.reference import Reference
+from sandbox.distributed.ranks import Run
 from sandbox.recipe import Recipe
 
 _REFERENCE = Reference()
@@ -28,6 +30,8 @@ class Eager(Planned):
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """As `Planned.load`; a recipe without a graph is left to the reference, with a warning."""
+        if cohort.parts is not None:
+            cohort.plan = _REFERENCE
         if cohort.plan is not _REFERENCE:
             try:
                 return super().load(cohort, step, check=check)
@@ -44,3 +48,7 @@ class Eager(Planned):
             _REFERENCE.step(cohort, step)
         else:
             super().step(cohort, step)
+
+    def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
+        """As the reference does, where each rank has a part of the tensors."""
+        return _REFERENCE.phases(cohort, step)
