@@ -23,7 +23,7 @@ from sandbox import parts
 from sandbox.blocks import Block, Flow
 from sandbox.blocks.base import spread
 from sandbox.blocks.number import where
-from sandbox.composition import Composition
+from sandbox.composition import AGAIN, Composition
 from sandbox.scope import Over, Scope
 
 State = Mapping[str, Tensor]
@@ -94,14 +94,14 @@ def advance(
     tensor: Scope,
     scope: Scope,
     grad_norm: Tensor | None = None,
-    hessian: Tensor | None = None,
+    inputs: Mapping[str, Tensor] | None = None,
     observe: Observer | None = None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """New state and new θ of one leaf; pure.
 
     observe: called at the end with everything that the step computed; it must change nothing.
 
-    `theta`, `g`, `hessian` and state of one number a parameter share the leaf's shape and dtype.
+    inputs: by `recipe.inputs`.  `theta`, `g`, inputs and state of one number a parameter share the leaf's shape and dtype.
     """
     recipe, new = p.recipe, {}
     x = Flow(
@@ -113,9 +113,10 @@ def advance(
         tensor=Over(tensor, theta),
         scope=Over(scope, theta),
         grad_norm=grad_norm,
-        hessian=hessian,
         a=p.a,
     )
+    for name, given in (inputs or {}).items():
+        setattr(x, name, given)
     x.d_old = recall(p, state, x)
     x.g_old = state["gradient.g"] if recipe.stores_gradient else None
 
@@ -125,8 +126,11 @@ def advance(
         new.update({f"{path}.{name}": tensor for name, tensor in after.items()})
         return output
 
+    x.again = state[AGAIN] if recipe.looks_again else None
     for i, block in enumerate(recipe.gradient):
         x.g = run(f"gradient.{i}", block, x.g)
+        if recipe.looks_again:
+            x.again = run(f"gradient.{i}", block, x.again)
     x.m_old = first("moment", recipe.moment, state)
     x.u = run("moment", recipe.moment, x.g)
     x.m = first("moment", recipe.moment, new)
@@ -143,6 +147,8 @@ def advance(
         new["direction.d"] = x.d
     if recipe.stores_gradient:
         new["gradient.g"] = x.g
+    if recipe.looks_again:
+        new[AGAIN] = state[AGAIN]
     if observe is not None:
         x.after = new
         observe(x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from sandbox import kernel, pure
@@ -27,7 +29,8 @@ class Eager:
             key = pure.state_dtype(p.dtype), p.device
             if key not in prepared:
                 prepared[key] = exact.to(*key)
-            rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
+            rows: list[Any] = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads)]
+            rows.append([step.extra(i) for i in members])
             after = pure.together(step.recipe, prepared[key], rows, step.norm)
             for i, (state, theta) in zip(members, after, strict=True):
                 old = [cohort.params[i], *(cohort.states[i][name] for name in state)]

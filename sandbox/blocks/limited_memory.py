@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, SCOPE, Flow, block
-from sandbox.blocks.number import Number, number
+from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
 
 
@@ -39,8 +39,7 @@ class TwoLoop(Solve):
 
     def check(self) -> None:
         """memory ≥ 0."""
-        if isinstance(self.memory, bool) or not isinstance(self.memory, int) or self.memory < 0:
-            raise ValueError(f"TwoLoop: memory must be a whole number of at least 0, got {self.memory!r}")
+        whole(self, "memory", 0)
 
     @property
     def text(self) -> str:
@@ -94,7 +93,7 @@ class TwoLoop(Solve):
         rho = torch.where(accepted, 1 / torch.where(accepted, sy, 1.0), 0.0)
         everywhere = spread(torch.where(accepted, 1.0, 0.0).to(s.dtype)) > 0
         newest = {"s": s, "y": y, "rho": rho}
-        kept = {}
+        kept: dict[str, Tensor] = {}
         for name, value in newest.items():
             where = accepted if name == "rho" else everywhere
             shifted = [value, *(state[f"{name}{k}"] for k in range(self.memory - 1))]

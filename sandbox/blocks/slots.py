@@ -20,9 +20,14 @@ class Schedule(Block):
 
 
 class Gradient(Block):
-    """Turns the gradient (`value`, also `x.g`) into the one that the method sees."""
+    """Turns the gradient (`value`, also `x.g`) into the one that the method sees.
+
+    affine: whether it adds something that depends on θ alone, so that pairs of one batch can see it too: then `step` uses
+    nothing but `x.value` and `x.theta`, and has no state.
+    """
 
     slots: ClassVar[tuple[str, ...]] = ("gradient",)
+    affine: ClassVar[bool] = False
 
 
 class Moment(Block):
@@ -44,6 +49,10 @@ class Pairs(Block):
     slots: ClassVar[tuple[str, ...]] = ("pairs",)
     own_step: ClassVar[bool] = False  # whether s is another one than the last step
     successive: ClassVar[bool] = False  # whether y compares the moment's averages
+
+    def vector(self, t: Any, theta: Tensor, d: Tensor | None, **state: Tensor) -> Tensor:
+        """The v with which a block that needs "product" wants H v at step t, from θ, the last direction and its own state."""
+        raise TypeError(f"{type(self).__name__} must define vector(t, theta, d, **state): what H is multiplied with")
 
 
 class Curvature(Block):

@@ -402,7 +402,7 @@ def test_bad_input():
         record("adahessian", "cycle", 5)
 
 
-@pytest.mark.parametrize("name", [n for n in variants.names() if not variants.get(n).second_order])
+@pytest.mark.parametrize("name", [n for n in variants.names() if variants.get(n).evaluations == 1])
 def test_any_recipe_can_be_recorded(name):
     run = record(light(name), "ridge-diabetes", 12, lr=InverseSquareRoot(first=0.01))
     report = regret.check(run, points=3)
