@@ -84,12 +84,12 @@ class DiagonalBarzilaiBorwein(Curvature):
 
     μ = mu · mean of s² over the scope: relative, so that the rule does not see the scale of θ.
     low, high: bounds on B as multiples of the scope's sᵀy/sᵀs and yᵀy/sᵀy (1 in the paper); B stays where sᵀy ≤ 0.  B₀ = 1.
-    mu: ≥ 0.  low in [0, 1].  high ≥ 1.
+    mu: ≥ 0.  low ≥ 0.  high > 0.
     """
 
     mu: Number = number(default=1.0, range="(0, inf)")
-    low: Number = number(default=1.0, range="[0, 1]")
-    high: Number = number(default=1.0, range="[1, inf)")
+    low: Number = number(default=1.0, range="[0, inf)")
+    high: Number = number(default=1.0, range="(0, inf)")
     needs = ("s", "y")
     state = {"B": ELEMENT}
     estimates = "B"

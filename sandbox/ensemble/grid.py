@@ -44,6 +44,8 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
         if "product" in recipe.inputs:
             inputs["product"] = back(recipe.asked(state, params))[0]
         if "sampled" in recipe.inputs:
+            if torch._C._functorch.is_batchedtensor(z["sampled"]):
+                raise Unbatchable("its labels are drawn from the model")
             with labels.Drawn(hessian.generator(*z["sampled"].tolist())) as drawn:
                 other = grad(loss)(params, batch)
             inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)

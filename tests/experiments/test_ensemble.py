@@ -85,7 +85,7 @@ def close(a, b):
     torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", variants.names())
+@pytest.mark.parametrize("name", [n for n in variants.names() if "sampled" not in variants.get(n).inputs])
 def test_eight_members_of_every_variant_equal_eight_single_runs(name):
     """Every number different in each member, two seeds."""
     base = light(name)
