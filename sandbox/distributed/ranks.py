@@ -53,7 +53,9 @@ class Ranks:
         self.collectives = 0  # made so far
         self._steps = 0
         self._plan: Any = None
-        self._expected: list[tuple[Any, int]] = [(SUM, 0)]  # of each round of the plan: its first collective, and how many numbers
+        self._expected: list[tuple[Any, int]] = [
+            (SUM, 0)
+        ]  # of each round of the plan: its first collective, and how many numbers
 
     def drive(self, step: Rounds[T]) -> T:
         """Runs a step round by round.
@@ -126,9 +128,7 @@ class Ranks:
             self._compare(number, None, (), 0, error)
         raise error
 
-    def _compare(
-        self, number: int, plan: Any, numbers: tuple[float, ...], length: int, error: Exception | None = None
-    ) -> None:
+    def _compare(self, number: int, plan: Any, numbers: tuple[float, ...], length: int, error: Exception | None = None) -> None:
         """Raises on every rank unless all have the same plan, numbers and length, and no error."""
         rank, text = dist.get_rank(), None if error is None else suggest.short(error)
         everybody = self.gather((rank, text, plan, numbers, length))

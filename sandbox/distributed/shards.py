@@ -20,7 +20,6 @@ from sandbox.distributed.sums import Reduced, Sums
 from sandbox.pure import state_shape
 from sandbox.scope import Scope, shape_of
 
-
 _PLAIN = (Tensor, torch.nn.Parameter)  # told apart at once, since every step asks
 
 

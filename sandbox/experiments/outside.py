@@ -51,6 +51,7 @@ class Outside:
     path: str
 
     second_order = False
+    gradients_a_call = 1
     moving = False
 
     def __init__(
