@@ -89,7 +89,7 @@ class Backend(Protocol):
     """Runs steps.  `name` is what users call it.
 
     One that can train parts of tensors also has `phases(cohort, step)`: after `load`, a generator that yields the parts of sums
-    that it waits for (`Pending`), gets their totals over all ranks, changes nothing, and returns a function that makes the step.
+    that it waits for (`Pending`) and gets their totals over all ranks; it changes nothing, and returns a function that does.
     """
 
     name: str

@@ -62,7 +62,9 @@ class Eager:
         return finish
 
 
-def _runs(cohort: Cohort, step: Step, across: Callable[[list[int]], pure.Across] | None = None) -> Iterator[tuple[list[int], Any]]:
+def _runs(
+    cohort: Cohort, step: Step, across: Callable[[list[int]], pure.Across] | None = None
+) -> Iterator[tuple[list[int], Any]]:
     """Which tensors make a step together, and the function that computes it."""
     exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
     everything = list(range(len(cohort.params)))

@@ -53,7 +53,9 @@ class Ranks:
         self.collectives = 0  # made so far
         self._steps = 0
         self._plan: Any = None
-        self._expected: list[tuple[Any, int]] = [(SUM, 0)]  # of each round of the plan: its first collective, and how many numbers
+        self._expected: list[tuple[Any, int]] = [
+            (SUM, 0)
+        ]  # of each round of the plan: its first collective, and how many numbers
 
     def drive(self, step: Rounds[T]) -> T:
         """Runs a step round by round.
@@ -126,9 +128,7 @@ class Ranks:
             self._compare(number, None, (), 0, error)
         raise error
 
-    def _compare(
-        self, number: int, plan: Any, numbers: tuple[float, ...], length: int, error: Exception | None = None
-    ) -> None:
+    def _compare(self, number: int, plan: Any, numbers: tuple[float, ...], length: int, error: Exception | None = None) -> None:
         """Raises on every rank unless all have the same plan, numbers and length, and no error."""
         rank, text = dist.get_rank(), None if error is None else suggest.short(error)
         everybody = self.gather((rank, text, plan, numbers, length))
@@ -204,8 +204,8 @@ def _difference(one: Any, two: Any) -> str:
 Run = Generator[list[Pending], list[Tensor], T]
 
 
-def advance(run: Run[T], totals: list[Tensor] | None) -> tuple[list[Pending], T | None]:
-    """What a run asks for next, or what it has come to."""
+def advance(run: Generator[Any, list[Tensor], T], totals: list[Tensor] | None) -> tuple[Any, T | None]:
+    """What a generator asks for next, or what it has come to."""
     try:
         return (next(run) if totals is None else run.send(totals)), None
     except StopIteration as end:
@@ -226,6 +226,6 @@ def lockstep(runs: Sequence[Run[T]]) -> Run[list[T]]:
                 results[i] = result
         if not asked:
             break
-        totals = iter((yield [p for pending in asked.values() for p in pending]))
-        answers = {i: [next(totals) for _ in pending] for i, pending in asked.items()}
+        found = iter((yield [p for pending in asked.values() for p in pending]))
+        answers = {i: [next(found) for _ in pending] for i, pending in asked.items()}
     return results

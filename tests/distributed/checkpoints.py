@@ -75,7 +75,13 @@ def from_one_process(mesh, rank, world):
         single, old = made(name, None)
         cases.train(single, old, range(SAVED))
         model, optimizer = made(name, mesh)
-        cases.train(model, sandbox.Optimizer(model.parameters(), cases.recipe_of(name), **options_of(name)[1]), range(SAVED), rank, world)
+        cases.train(
+            model,
+            sandbox.Optimizer(model.parameters(), cases.recipe_of(name), **options_of(name)[1]),
+            range(SAVED),
+            rank,
+            world,
+        )
         optimizer.load_state_dict(old.state_dict())
         cases.train(model, optimizer, range(SAVED, cases.STEPS), rank, world)
         cases.train(single, old, range(SAVED, cases.STEPS))

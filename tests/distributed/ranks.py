@@ -32,7 +32,9 @@ def run(world: int, function: str, *args, seconds: float = 300, group_seconds: f
             for process in context.processes:
                 if process.is_alive():
                     process.kill()
-        return [torch.load(path, weights_only=False) if (path := Path(folder, f"{r}.pt")).exists() else None for r in range(world)]
+        return [
+            torch.load(path, weights_only=False) if (path := Path(folder, f"{r}.pt")).exists() else None for r in range(world)
+        ]
 
 
 def _ended(context, seconds: float) -> bool:

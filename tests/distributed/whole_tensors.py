@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 
 import torch
 import torch.distributed as dist
