@@ -107,6 +107,12 @@ class Backend(Protocol):
         ...
 
 
+def needs_sums(cohort: Cohort, step: Step) -> bool:
+    """Whether a cohort's scalars are sums over several ranks."""
+    parts = cohort.parts or ()
+    return any(part.split for part in parts) or (bool(parts) and step.recipe.scope == "global")
+
+
 def totals(grads: list[Tensor]) -> list[Tensor]:
     """One number a tensor that is finite only if all its entries are: its sum, or its norm where norms are one kernel."""
     if grads and grads[0].device.type == "cuda":

@@ -12,9 +12,8 @@ from torch.fx import GraphModule
 
 from sandbox import suggest
 from sandbox.backends import graph, selfcheck
+from sandbox.backends.places import Run
 from sandbox.recipe import Recipe
-
-Run = Callable[[list[Tensor]], Any]
 
 # Compiled steps by what they depend on, for the process.  `compilations` counts them, for tests and the curious.
 _COMPILED: dict[Any, Kernel] = {}
@@ -65,7 +64,7 @@ class Kernel:
     def _through_dynamo(self) -> Callable[..., None]:
         if self._dynamo is None:
             self._dynamo = torch.compile(self._trace(), fullgraph=True, dynamic=False, mode=self.mode)
-            inputs = graph.example(self.recipe, self.signature, _scale(self.signature))
+            inputs = graph.example(self.recipe, self.signature, graph.Sizes().times(_scale(self.signature)))
             for tensor in inputs[1:]:
                 _mark_dynamic(tensor, self.signature)
             for tensor in inputs:

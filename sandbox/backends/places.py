@@ -1,14 +1,17 @@
-"""Where the tensors of a compiled cohort lie: a large one where it is, small ones together in an arena."""
+"""Where the tensors of a cohort lie: a large one where it is, small ones together in an arena."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sandbox.backends import layout
-from sandbox.backends.kernels import Run
+
+Run = Callable[[list[Tensor]], Any]  # makes a step of a graph on its inputs
 
 # From this size on, a call of its own costs less than copying gradient and step (a GPU copies faster and waits longer).
 LARGE = {"cpu": 2**17, "cuda": 2**22}

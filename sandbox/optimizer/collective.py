@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from sandbox.backends import Backend, Cohort, Step
+from sandbox.backends import Backend, Cohort, Step, needs_sums
 from sandbox.distributed import shards
 from sandbox.distributed.ranks import Ranks, Round, Rounds, Run, advance, lockstep
 from sandbox.distributed.sums import Pending
@@ -116,7 +116,7 @@ def _added(totals: list[Tensor]) -> Tensor:
 
 def _run(backend: Backend, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
     """The cohort's phases; of whole tensors with scalars of their own, none."""
-    if step.recipe.scope == "global" or any(part.split for part in cohort.parts or ()):
+    if needs_sums(cohort, step):
         return backend.phases(cohort, step)  # type: ignore[attr-defined]  # `check` has seen that there is one
     return _alone(backend, cohort, step)
 

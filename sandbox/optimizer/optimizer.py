@@ -41,7 +41,8 @@ class Optimizer(torch.optim.Optimizer):
         hyperparameters and "recipe".
     recipe: a Recipe, a variant's name, a TOML file or "module:attribute".
     lr: η, a float, a 0-d tensor or a function of t; default the recipe's own.
-    backend: how a step runs: "eager" (the reference), "compiled" (Inductor), "scripted" (TorchScript), or a Backend.
+    backend: how a step runs: "eager" (no compiler), "compiled" (Inductor), "scripted" (TorchScript), "reference" (tensor by
+        tensor, as the equations stand), or a Backend.
     flat: with the compiled backend, make parameters views of one buffer, so that nothing is copied back.
     process_group: the ranks that train this model together.  A second-order recipe on replicas averages over them; of DTensors
         (fully_shard, tensor parallel) and under ZeroRedundancyOptimizer it is found without.

@@ -18,7 +18,7 @@ import sandbox
 import variants
 from sandbox.schedules import warmup
 
-BACKENDS = ["eager", "compiled", "scripted"]
+BACKENDS = list(sandbox.backends.NAMES)
 
 
 def leaf(*values):

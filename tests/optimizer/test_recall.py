@@ -49,7 +49,7 @@ def by_hand(step, group):
         group["rectifier.sigma"] = 0.02 * (step + 1)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 @pytest.mark.parametrize("gaps", [False, True])
 def test_a_floor_changed_by_hand(backend, gaps):
     """As if d were stored; saved between the change and the step as well."""
@@ -62,7 +62,7 @@ def test_a_floor_changed_by_hand(backend, gaps):
             torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_a_floor_that_is_a_function_of_t(backend):
     moving = variants.get("apollo").replace(**{"rectifier.sigma": growing})
     right = trained(moving.replace(**WIDE), "eager")
