@@ -93,7 +93,7 @@ class Backend(Protocol):
     """Runs steps.  `name` is what users call it.
 
     One that can train parts of tensors also has `phases(cohort, step)`: after `load`, a generator that yields the parts of sums
-    that it waits for (`Pending`), gets their totals over all ranks, changes nothing, and returns a function that makes the step.
+    that it waits for (`Pending`) and gets their totals over all ranks; it changes nothing, and returns a function that does.
     """
 
     name: str
@@ -109,6 +109,12 @@ class Backend(Protocol):
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes step number `cohort.steps + 1`: changes parameters and the states of blocks in place."""
         ...
+
+
+def needs_sums(cohort: Cohort, step: Step) -> bool:
+    """Whether a cohort's scalars are sums over several ranks."""
+    parts = cohort.parts or ()
+    return any(part.split for part in parts) or (bool(parts) and step.recipe.scope == "global")
 
 
 def totals(grads: list[Tensor]) -> list[Tensor]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from sandbox.backends import graph
-from sandbox.backends.base import Cohort, Step
+from sandbox.backends.base import Cohort, Step, needs_sums
 from sandbox.backends.pieces import Program, program_of
 from sandbox.backends.plan import Planned
 from sandbox.backends.reference import Reference
@@ -29,8 +29,8 @@ class Eager(Planned):
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """As `Planned.load`; a recipe without a graph is left to the reference, with a warning."""
-        if cohort.parts is not None:
+        """As `Planned.load`; parts of tensors are left to the reference, as is, with a warning, a recipe without a graph."""
+        if cohort.plan is None and needs_sums(cohort, step):
             cohort.plan = _REFERENCE
         if cohort.plan is not _REFERENCE:
             try:
@@ -42,13 +42,13 @@ class Eager(Planned):
                     warnings.warn(f"{error}\nIts steps run tensor by tensor, as with backend='reference'.", stacklevel=4)
         return _REFERENCE.load(cohort, step, check=check)
 
+    def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
+        """See `Backend`."""
+        return _REFERENCE.phases(cohort, step)
+
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort."""
         if cohort.plan is _REFERENCE:
             _REFERENCE.step(cohort, step)
         else:
             super().step(cohort, step)
-
-    def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
-        """As the reference does, where each rank has a part of the tensors."""
-        return _REFERENCE.phases(cohort, step)

@@ -204,8 +204,8 @@ def _difference(one: Any, two: Any) -> str:
 Run = Generator[list[Pending], list[Tensor], T]
 
 
-def advance(run: Run[T], totals: list[Tensor] | None) -> tuple[list[Pending], T | None]:
-    """What a run asks for next, or what it has come to."""
+def advance(run: Generator[Any, list[Tensor], T], totals: list[Tensor] | None) -> tuple[Any, T | None]:
+    """What a generator asks for next, or what it has come to."""
     try:
         return (next(run) if totals is None else run.send(totals)), None
     except StopIteration as end:
@@ -226,6 +226,6 @@ def lockstep(runs: Sequence[Run[T]]) -> Run[list[T]]:
                 results[i] = result
         if not asked:
             break
-        totals = iter((yield [p for pending in asked.values() for p in pending]))
-        answers = {i: [next(totals) for _ in pending] for i, pending in asked.items()}
+        found = iter((yield [p for pending in asked.values() for p in pending]))
+        answers = {i: [next(found) for _ in pending] for i, pending in asked.items()}
     return results

@@ -178,10 +178,10 @@ def group_of(params: list[Any]) -> ProcessGroup | None:
     return mesh.get_group() if mesh.ndim == 1 else _group(tuple(sorted(mesh.mesh.flatten().tolist())))
 
 
-_GROUPS: dict[tuple[int, ...], ProcessGroup] = {}
+_GROUPS: dict[tuple[int, ...], ProcessGroup | None] = {}
 
 
-def _group(ranks: tuple[int, ...]) -> ProcessGroup:
+def _group(ranks: tuple[int, ...]) -> ProcessGroup | None:
     """The process group of these ranks; made once."""
     import torch.distributed as dist
 

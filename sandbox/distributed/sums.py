@@ -41,7 +41,7 @@ class Deferred(Tensor):
     @staticmethod
     def __new__(cls, like: Tensor) -> Deferred:
         """One of the shape, dtype and device of `like`."""
-        return Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)  # type: ignore[attr-defined]
+        return Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -52,7 +52,7 @@ class Deferred(Tensor):
         raise Suspended
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Nothing reaches a deferred sum on another way."""
         raise Suspended
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from sandbox.backends import Backend, Cohort, Step
+from sandbox.backends import Backend, Cohort, Step, needs_sums
 from sandbox.distributed import shards
 from sandbox.distributed.ranks import Ranks, Round, Rounds, Run, advance, lockstep
 from sandbox.distributed.sums import Pending
@@ -34,8 +34,14 @@ def check(p: Tensor, name: str, recipe: Recipe, backend: Backend, dealt: Process
         raise ValueError(f"backend {backend.name!r} has no sums over several ranks, which parameter {name} needs; use 'eager'")
 
 
+def check_watch(watch: Any) -> None:
+    """Raises ValueError where there is one."""
+    if watch is not None:
+        raise ValueError("a Watch sees whole tensors; take it off an optimizer whose ranks hold parts of them")
+
+
 def ranks(params: list[Tensor], given: ProcessGroup | None, dealt: ProcessGroup | None) -> Ranks | None:
-    """The ranks that hold `params` between them: those of their DTensors (or `given`), or those over which they are dealt out."""
+    """The ranks that hold `params` between them: those of their DTensors (or `given`), else `dealt`."""
     group = (given or shards.group_of(params)) if any(map(shards.is_sharded, params)) else dealt
     device = shards.local(params[0]).device if params else torch.device("cpu")
     return None if group is None else Ranks(group, device)
@@ -47,8 +53,8 @@ def rounds(
     backend: Backend,
     needs_norm: bool,
     finite: Callable[[list[Tensor]], bool] | None,
-) -> Rounds[list[Callable[[], None]] | None]:
-    """What makes the step, a function a cohort, once all ranks agree that it can be made; None where `finite` says no.
+) -> Rounds[list[Callable[[], None]]]:
+    """What makes the step, a function a cohort, once all ranks agree that it can be made; none where `finite` says no.
 
     needs_norm: whether some recipe clips by the norm of all gradients.  finite: told a total that is finite only if all
     gradients are; the same total on every rank.
@@ -70,7 +76,7 @@ def rounds(
     first = [] if finite is None else [Pending(_added(totals))]
     answers = yield dataclasses.replace(common, pending=[*first, *asked])
     if finite is not None and not finite(answers[:1]):
-        return None
+        return []
     answers = answers[len(first) :]
     while finish is None:
         asked, finish = advance(runs, answers)
@@ -110,7 +116,7 @@ def _added(totals: list[Tensor]) -> Tensor:
 
 def _run(backend: Backend, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
     """The cohort's phases; of whole tensors with scalars of their own, none."""
-    if step.recipe.scope == "global" or any(part.split for part in cohort.parts or ()):
+    if needs_sums(cohort, step):
         return backend.phases(cohort, step)  # type: ignore[attr-defined]  # `check` has seen that there is one
     return _alone(backend, cohort, step)
 

@@ -16,7 +16,7 @@ from sandbox.optimizer import groups
 def not_finite(
     totals: list[Tensor], param_groups: list[dict[str, Any]], tensors: Sequence[Sequence[Tensor | None]], ranks: Ranks | None
 ) -> list[str]:
-    """The names of the parameters whose tensor holds NaN or infinity, on any of the ranks; looked for where totals are not finite."""
+    """The names of the parameters whose tensor holds NaN or infinity, on any of the ranks; none where all totals are finite."""
     if backends.all_finite(totals):
         return []
     named = [  # a sum may overflow where every entry is finite

@@ -209,17 +209,13 @@ class Optimizer(torch.optim.Optimizer):
                     return
             if self.watch is not None:
                 self.watch.observe([(self.names(index, cohort), cohort, step) for index, cohort, step in planned])
-            finish = [functools.partial(self._backend.step, cohort, step) for _, cohort, step in planned]
+            finish: list[Callable[[], None]] = [functools.partial(self._backend.step, c, step) for _, c, step in planned]
         else:
-            if self.watch is not None:
-                raise ValueError("a Watch sees whole tensors; take it off an optimizer whose ranks hold parts of them")
+            collective.check_watch(self.watch)
             planned = [(index, cohort, self._planned(index, cohort, row, inputs, None)) for index, cohort, row in cohorts]
             finite = (lambda totals: self._finite(totals, grads, "gradient", ranks)) if check else None
-            agreed = yield from collective.rounds(planned, self.param_groups, self._backend, needs_norm, finite)
-            if agreed is None:
-                return
-            finish = agreed
-        for make, (_, cohort, step) in zip(finish, planned, strict=True):
+            finish = yield from collective.rounds(planned, self.param_groups, self._backend, needs_norm, finite)
+        for make, (_, cohort, step) in zip(finish, planned, strict=False):  # none, where a step is skipped
             make()
             cohort.advance({name: float(value) for name, value in step.recipe.applied(step.lr).items()})
         bad = evaluation.look_again(p for _, cohort, _ in planned for p in cohort.params)

@@ -81,10 +81,11 @@ def exchanged(mesh, rank, world):
     """Local tensors that are replaced between two steps, as fully_shard does where a model is moved or loaded."""
     model, optimizer = made(mesh)
     cases.train(model, optimizer, range(3), rank, world)
-    for p in model.parameters():
-        p._local_tensor = p._local_tensor.clone()
+    before = [p._local_tensor for p in model.parameters()]
+    model._apply(lambda t: t.clone())  # as .to() does
+    assert all(p._local_tensor is not t for p, t in zip(model.parameters(), before, strict=True))
     cases.train(model, optimizer, range(3, cases.STEPS), rank, world)
-    own = sandbox.Optimizer([p for p in model.parameters()], cases.recipe_of("apollo"))
+    own = sandbox.Optimizer(list(model.parameters()), cases.recipe_of("apollo"))
     weights = {name: state.shape for name, state in own.state[model.outer.weight].items() if state.ndim}
     return cases.distance(model, cases.alone("apollo")[0]), weights
 
