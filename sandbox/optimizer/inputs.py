@@ -45,8 +45,8 @@ class Evaluation:
         for recipe in recipes:
             if recipe.second_order and self.replicas is None and replicas.several():
                 raise RuntimeError(
-                    f"recipe {recipe.name!r} takes its gradients from the loss itself, past DistributedDataParallel, so it must "
-                    f"know over which ranks to average them: {replicas.HOW}"
+                    f"recipe {recipe.name!r} takes its gradients from the loss itself, past DistributedDataParallel, so it "
+                    f"must know over which ranks to average them: {replicas.HOW}"
                 )
         if closure is None:
             for recipe in recipes:
