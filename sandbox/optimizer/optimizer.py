@@ -26,6 +26,7 @@ from sandbox.optimizer import checkpoint, collective, groups
 from sandbox.optimizer.cohorts import Cohorts, complete, same_objects, tidy
 from sandbox.optimizer.finite import not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
+from sandbox.optimizer.torch_base import Base
 from sandbox.pure import global_norm
 from sandbox.recipe import Recipe
 
@@ -37,7 +38,7 @@ _CALLED = {"hessian": "Hessian-vector product", "product": "Hessian-vector produ
 NonFinite = Literal["raise", "skip", "pass"]
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(Base):
     """Trains parameters with a recipe.
 
     params: tensors, (name, tensor) pairs or groups, as for any torch optimizer; a group may have its own "lr",
