@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sandbox.backends import graph
 from sandbox.backends.base import Cohort, Step, needs_sums
+from sandbox.backends.phased import phases
 from sandbox.backends.pieces import Program, program_of
 from sandbox.backends.plan import Planned
 from sandbox.backends.reference import Reference
@@ -29,8 +30,8 @@ class Eager(Planned):
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """As `Planned.load`; parts of tensors are left to the reference, as is, with a warning, a recipe without a graph."""
-        if cohort.plan is None and needs_sums(cohort, step):
+        """As `Planned.load`; a recipe without a graph is left to the reference, with a warning."""
+        if cohort.plan is None and _only_reference(cohort, step):
             cohort.plan = _REFERENCE
         if cohort.plan is not _REFERENCE:
             try:
@@ -44,7 +45,9 @@ class Eager(Planned):
 
     def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
         """See `Backend`."""
-        return _REFERENCE.phases(cohort, step)
+        if cohort.plan is _REFERENCE:
+            return _REFERENCE.phases(cohort, step)
+        return phases(cohort.plan.units(step), cohort, step)
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort."""
@@ -52,3 +55,12 @@ class Eager(Planned):
             _REFERENCE.step(cohort, step)
         else:
             super().step(cohort, step)
+
+
+def _only_reference(cohort: Cohort, step: Step) -> bool:
+    """Whether ranks share scalars in a way that a plan does not know: channels in parts, or one scalar with unequal replicas."""
+    if not needs_sums(cohort, step):
+        return False
+    return step.recipe.scope == "channel" or (
+        step.recipe.scope == "global" and len({part.weight for part in cohort.parts or ()}) > 1
+    )

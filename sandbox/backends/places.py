@@ -49,10 +49,14 @@ class Large:
 
     def step(self, g: Tensor, h: Tensor | None) -> None:
         """Makes the step whose numbers were loaded."""
+        self.run(self.inputs(g, h))
+
+    def inputs(self, g: Tensor, h: Tensor | None) -> list[Tensor]:
+        """What the graph takes."""
         if self.p.data_ptr() != self.address:
             self.look()
         extra = [] if h is None else [layout.flatten(self.kind, h.contiguous())]
-        self.run([self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states])
+        return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states]
 
 
 @dataclasses.dataclass

@@ -8,6 +8,7 @@ kept for the process: a recipe's structure needs one for arenas and one for larg
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Protocol, cast
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from sandbox import scope
 from sandbox.backends import graph, layout, places
 from sandbox.backends.base import Cohort, Step, totals
+from sandbox.backends.phased import PhasedRun, Unit
 from sandbox.backends.places import Large, Run, Small, make_views
 from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.pure import state_dtype
@@ -211,7 +213,22 @@ class Plan:
         for small in self.small:
             self._run_arena(small, step)
 
+    def units(self, step: Step) -> list[Unit]:
+        """Arenas and large tensors, for a step in phases."""
+        found = [Unit([x.index], cast(PhasedRun, x.run), x.inputs(step.grads[x.index], None), _nothing) for x in self.large]
+        for small in self.small:
+            found.append(
+                Unit(
+                    small.indices, cast(PhasedRun, small.run), self._inputs(small, step), functools.partial(self._write, small)
+                )
+            )
+        return found
+
     def _run_arena(self, small: Small, step: Step) -> None:
+        small.run(self._inputs(small, step))
+        self._write(small)
+
+    def _inputs(self, small: Small, step: Step) -> list[Tensor]:
         extra = list(small.norm)
         if small.hessian is not None:
             torch._foreach_copy_(small.hessian_views, _some(step.hessians, small.indices))
@@ -221,11 +238,16 @@ class Plan:
                 make_views(small)
         elif not small.steps_only:
             torch._foreach_copy_(small.theta_views, small.params)
-        small.run([small.numbers, *small.rows, small.theta, small.g, *extra, *small.states])
+        return [small.numbers, *small.rows, small.theta, small.g, *extra, *small.states]
+
+    def _write(self, small: Small) -> None:
         if small.steps_only:
             torch._foreach_sub_(small.params, small.theta_views)
         elif not self.flat:
             torch._foreach_copy_(small.params, small.theta_views)
+
+
+def _nothing() -> None: ...
 
 
 def _some(tensors: list[Tensor | None], indices: list[int]) -> list[Tensor]:
