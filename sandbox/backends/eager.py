@@ -8,8 +8,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from sandbox.backends import graph
-from sandbox.backends.base import Cohort, Step, needs_sums
-from sandbox.backends.phased import phases
+from sandbox.backends.base import Cohort, Step, only_tensorwise
 from sandbox.backends.pieces import Program, program_of
 from sandbox.backends.plan import Planned
 from sandbox.backends.reference import Reference
@@ -25,13 +24,13 @@ class Eager(Planned):
 
     name = "eager"
 
-    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> Program:
-        """Written at the first call in the process."""
+    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Program:
+        """Written at the first call in the process; it always has phases."""
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """As `Planned.load`; a recipe without a graph is left to the reference, with a warning."""
-        if cohort.plan is None and _only_reference(cohort, step):
+        if cohort.plan is None and only_tensorwise(cohort, step):
             cohort.plan = _REFERENCE
         if cohort.plan is not _REFERENCE:
             try:
@@ -47,7 +46,7 @@ class Eager(Planned):
         """See `Backend`."""
         if cohort.plan is _REFERENCE:
             return _REFERENCE.phases(cohort, step)
-        return phases(cohort.plan.units(step), cohort, step)
+        return super().phases(cohort, step)
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort."""
@@ -55,12 +54,3 @@ class Eager(Planned):
             _REFERENCE.step(cohort, step)
         else:
             super().step(cohort, step)
-
-
-def _only_reference(cohort: Cohort, step: Step) -> bool:
-    """Whether ranks share scalars in a way that a plan does not know: channels in parts, or one scalar with unequal replicas."""
-    if not needs_sums(cohort, step):
-        return False
-    return step.recipe.scope == "channel" or (
-        step.recipe.scope == "global" and len({part.weight for part in cohort.parts or ()}) > 1
-    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import torch
@@ -17,10 +18,11 @@ from torch import Tensor
 
 from sandbox import scope
 from sandbox.backends import graph, layout, places
-from sandbox.backends.base import Cohort, Step, totals
-from sandbox.backends.phased import PhasedRun, Unit
+from sandbox.backends.base import Cohort, Step, needs_sums, totals
+from sandbox.backends.phased import PhasedRun, Unit, phases
 from sandbox.backends.places import Large, Run, Small, make_views
 from sandbox.blocks import ELEMENT, SCOPE
+from sandbox.distributed import ranks
 from sandbox.pure import state_dtype
 from sandbox.recipe import Recipe
 
@@ -41,8 +43,9 @@ class Planned:
     name: str
     flat = False
 
-    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> Kernel:
-        """The kernel of a signature.  step_only: it may write the step in θ's place.  Raises NoGraph."""
+    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Kernel:
+        """The kernel of a signature.  step_only: it may write the step in θ's place.  phased: its runs must be able to stop for
+        sums over several ranks (`PhasedRun`).  Raises NoGraph."""
         raise NotImplementedError
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
@@ -62,6 +65,10 @@ class Planned:
             cohort.check(step.grads)
             raise
 
+    def phases(self, cohort: Cohort, step: Step) -> ranks.Run[Callable[[], None]]:
+        """See `Backend`."""
+        return phases(cohort.plan.units(step), cohort, step)
+
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort: a graph for each arena, one call for each large tensor."""
         cohort.plan.step(cohort, step)
@@ -71,7 +78,12 @@ class Plan:
     """How a cohort runs: which tensors go where, and every buffer and view that a step needs."""
 
     def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Planned) -> None:
-        self.recipe, self.structure, self.flat, self.kernel = step.recipe, structure, backend.flat, backend.kernel
+        self.recipe, self.structure, self.flat, self.kernel = (
+            step.recipe,
+            structure,
+            backend.flat,
+            functools.partial(backend.kernel, phased=needs_sums(cohort, step)),
+        )
         self.names: list[str] = []  # of the coefficients
         self.threads = torch.get_num_threads()  # Inductor writes it into its code
         kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
