@@ -21,7 +21,8 @@ def evaluate(
 ) -> tuple[Any, dict[Tensor, Tensor]]:
     """The closure's result, and z ⊙ Hz for the groups whose recipe is of second order; group: of replicas, to average over.
 
-    Raises RuntimeError for a second-order recipe without a loss, or without a group where there are several processes.
+    Raises RuntimeError for a second-order recipe without a loss, or without a group where there are several processes, and
+    ValueError for one on shards.
     """
     second = [(entries, recipe) for entries, recipe in zip(param_groups, recipes, strict=True) if recipe.second_order]
     if second and group is None and replicas.several():
@@ -29,6 +30,8 @@ def evaluate(
             f"recipe {second[0][1].name!r} takes its gradients from the loss itself, past DistributedDataParallel, so it must "
             f"know over which ranks to average them: {replicas.HOW}"
         )
+    if any(shards.is_sharded(p) for entries, _ in second for p in entries["params"]):
+        raise ValueError(f"recipe {second[0][1].name!r} needs Hessian-vector products, which cannot be taken of shards")
     if closure is None:
         if second:
             raise RuntimeError(f"recipe {second[0][1].name!r}: {hessian.HOW}")

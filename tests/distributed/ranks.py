@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 
 def run(world: int, function: str, *args, seconds: float = 300, group_seconds: float = 60) -> list:
-    """What "module:function" of tests.distributed gives on each of `world` ranks, called with (rank, world, *args).
+    """What "module:function" (of tests.distributed, or elsewhere) gives on each of `world` ranks, called with (rank, world, *args).
 
     The text of its error where it raises; None for a rank that was killed, or had not come back after `seconds`.
     """
@@ -40,7 +40,9 @@ def _rank(rank: int, world: int, folder: str, function: str, args, seconds: floa
     limit = datetime.timedelta(seconds=seconds)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=limit)
     module, _, name = function.partition(":")
-    result = outcome(getattr(importlib.import_module(f"tests.distributed.{module}"), name), rank, world, *args)
+    result = outcome(
+        getattr(importlib.import_module(module if "." in module else f"tests.distributed.{module}"), name), rank, world, *args
+    )
     torch.save(result, Path(folder, f"{rank}.pt"))
     dist.destroy_process_group()
 
