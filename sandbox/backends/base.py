@@ -117,6 +117,13 @@ def needs_sums(cohort: Cohort, step: Step) -> bool:
     return any(part.split for part in parts) or (bool(parts) and step.recipe.scope == "global")
 
 
+def only_tensorwise(cohort: Cohort, step: Step) -> bool:
+    """Whether ranks share scalars in a way that only the reference knows: channels in parts, or one scalar for all tensors
+    of which not all have as many replicas."""
+    weights = {part.weight for part in cohort.parts or ()}
+    return needs_sums(cohort, step) and (step.recipe.scope == "channel" or (step.recipe.scope == "global" and len(weights) > 1))
+
+
 def totals(grads: list[Tensor]) -> list[Tensor]:
     """One number a tensor that is finite only if all its entries are: its sum, or its norm where norms are one kernel."""
     if grads and grads[0].device.type == "cuda":

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from sandbox.backends import graph
-from sandbox.backends.base import Cohort, Step, needs_sums
+from sandbox.backends.base import Cohort, Step, only_tensorwise
 from sandbox.backends.pieces import Program, program_of
 from sandbox.backends.plan import Planned
 from sandbox.backends.reference import Reference
@@ -24,13 +24,13 @@ class Eager(Planned):
 
     name = "eager"
 
-    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> Program:
-        """Written at the first call in the process."""
+    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Program:
+        """Written at the first call in the process; it always has phases."""
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """As `Planned.load`; parts of tensors, and a recipe without a graph, are left to the reference."""
-        if cohort.plan is None and needs_sums(cohort, step):
+        """As `Planned.load`; a recipe without a graph is left to the reference."""
+        if cohort.plan is None and only_tensorwise(cohort, step):
             cohort.plan = _Refused("", warned=True)
         if not isinstance(cohort.plan, _Refused):
             try:
@@ -41,7 +41,9 @@ class Eager(Planned):
 
     def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
         """See `Backend`."""
-        return _REFERENCE.phases(cohort, step)
+        if isinstance(cohort.plan, _Refused):
+            return _REFERENCE.phases(cohort, step)
+        return super().phases(cohort, step)
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort; warns at its first one by the reference, which raises what is wrong with the block itself."""

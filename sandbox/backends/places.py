@@ -47,12 +47,16 @@ class Large:
             and self.p.is_contiguous()
         )
 
-    def step(self, g: Tensor, inputs: list[Tensor]) -> None:
+    def step(self, g: Tensor, more: list[Tensor]) -> None:
         """Makes the step whose numbers were loaded."""
+        self.run(self.inputs(g, more))
+
+    def inputs(self, g: Tensor, more: list[Tensor]) -> list[Tensor]:
+        """What the graph takes."""
         if self.p.data_ptr() != self.address:
             self.look()
-        extra = [layout.flatten(self.kind, v.contiguous()) for v in inputs]
-        self.run([self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states])
+        extra = [layout.flatten(self.kind, v.contiguous()) for v in more]
+        return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states]
 
 
 @dataclasses.dataclass

@@ -23,11 +23,10 @@ from sandbox.backends import Backend, Cohort, Step
 from sandbox.distributed import replicas, shards
 from sandbox.distributed.ranks import Ranks, Rounds, advance
 from sandbox.optimizer import checkpoint, collective, groups
-from sandbox.optimizer.cohorts import Cohorts, complete, same_objects, tidy
+from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, tidy
 from sandbox.optimizer.finite import not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
 from sandbox.optimizer.torch_base import Base
-from sandbox.pure import global_norm
 from sandbox.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ class Optimizer(Base):
             self._cohorts = {}
         cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row, ranks)]
         if ranks is None:
-            norm = self._norm(cohorts) if needs_norm else None
+            norm = norm_of(cohorts) if needs_norm else None
             planned = [(index, cohort, self._planned(index, cohort, row, inputs, norm)) for index, cohort, row in cohorts]
             totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
             if check and not self._finite(totals, grads, "gradient"):
@@ -230,13 +229,6 @@ class Optimizer(Base):
     def _state_entries(self) -> Iterator[Any]:
         """Every entry of every state, in order.  Every step compares them with what the last one left, in C."""
         return itertools.chain.from_iterable(map(dict.values, self.state.values()))
-
-    def _norm(self, cohorts: list[tuple[int, Cohort, list[Tensor | None]]]) -> Tensor | None:
-        """‖g‖₂ over all gradients."""
-        mine = [[cast(Tensor, row[i]) for i in cohort.members] for _, cohort, row in cohorts]
-        for (_, cohort, _), grads in zip(cohorts, mine, strict=True):
-            cohort.check(grads)
-        return global_norm([g for grads in mine for g in grads]) if mine else None
 
     def _planned(
         self, index: int, cohort: Cohort, row: list[Tensor | None], inputs: dict[str, ByParameter], norm: Tensor | None

@@ -4,42 +4,34 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import multiprocessing
 import os
-import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 
-def run(world: int, function: str, *args, seconds: float = 300, group_seconds: float = 60, folder: str | None = None) -> list:
-    """What "module:function" of tests.distributed returns on each of `world` ranks, called with (rank, world, *args).
+def run(world: int, function: str, *args, seconds: float = 300, group_seconds: float = 60) -> list:
+    """What "module:function" (of tests.distributed, or elsewhere) gives on each of `world` ranks, called with (rank, world, *args).
 
-    All ranks are killed where one fails, or after `seconds`.  None for a rank that did not live to return.
+    The text of its error where it raises; None for a rank that was killed, or had not come back after `seconds`.
     """
-    with tempfile.TemporaryDirectory() as own:
-        folder = folder or own
-        context = mp.start_processes(
-            _rank, args=(world, folder, function, args, group_seconds), nprocs=world, join=False, start_method="spawn"
-        )
-        try:
-            if not context.join(timeout=seconds, grace_period=5) and not _ended(context, seconds):
-                raise TimeoutError(f"{function} on {world} ranks took more than {seconds} s")
-        finally:
-            for process in context.processes:
-                if process.is_alive():
-                    process.kill()
-        return [
-            torch.load(path, weights_only=False) if (path := Path(folder, f"{r}.pt")).exists() else None for r in range(world)
-        ]
-
-
-def _ended(context, seconds: float) -> bool:
-    """join() returns False whenever one of several processes has ended."""
-    return any(context.join(timeout=seconds, grace_period=5) for _ in context.processes)
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.get_context("spawn")
+        start = [(rank, world, folder, function, args, group_seconds) for rank in range(world)]
+        processes = [context.Process(target=_rank, args=each, daemon=True) for each in start]
+        for process in processes:
+            process.start()
+        end = time.monotonic() + seconds
+        for process in processes:
+            process.join(max(end - time.monotonic(), 0))
+            process.kill()
+        paths = [Path(folder, f"{rank}.pt") for rank in range(world)]
+        return [torch.load(path, weights_only=False) if path.exists() else None for path in paths]
 
 
 def _rank(rank: int, world: int, folder: str, function: str, args, seconds: float) -> None:
@@ -48,9 +40,10 @@ def _rank(rank: int, world: int, folder: str, function: str, args, seconds: floa
     limit = datetime.timedelta(seconds=seconds)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=limit)
     module, _, name = function.partition(":")
-    result = getattr(importlib.import_module(f"tests.distributed.{module}"), name)(rank, world, *args)
+    result = outcome(
+        getattr(importlib.import_module(module if "." in module else f"tests.distributed.{module}"), name), rank, world, *args
+    )
     torch.save(result, Path(folder, f"{rank}.pt"))
-    sys.stdout.flush()
     dist.destroy_process_group()
 
 
