@@ -24,6 +24,7 @@ WIDTH = 128  # entries of an arena's row: eight cache lines of float32, little p
 _OPERATORS = torch.library.Library("apollo_sandbox", "DEF")
 _OPERATORS.define("spread(Tensor s, Tensor owner) -> Tensor")
 _OPERATORS.define("hold(Tensor s) -> Tensor")
+_OPERATORS.define("kept(Tensor x) -> Tensor")
 _OPERATORS.define("segments(Tensor x, Tensor lengths, str reduce) -> Tensor")
 
 
@@ -41,9 +42,11 @@ def _segments(x: Tensor, lengths: Tensor, reduce: str) -> Tensor:
 
 _OPERATORS.impl("spread", _spread, "CompositeExplicitAutograd")
 _OPERATORS.impl("hold", _hold, "CompositeExplicitAutograd")
+_OPERATORS.impl("kept", _hold, "CompositeExplicitAutograd")
 _OPERATORS.impl("segments", _segments, "CompositeExplicitAutograd")
 torch.library.register_fake("apollo_sandbox::spread", lambda s, owner: s.new_empty((owner.shape[0],)))
 torch.library.register_fake("apollo_sandbox::hold", lambda s: torch.empty_like(s))
+torch.library.register_fake("apollo_sandbox::kept", lambda x: torch.empty_like(x))
 torch.library.register_fake("apollo_sandbox::segments", lambda x, lengths, reduce: x.new_empty((lengths.shape[0],)))
 
 
@@ -103,9 +106,17 @@ class Arena:
             return torch.ops.apollo_sandbox.spread(s, self.rows.owner)[:, None]
         return s.index_select(0, self.rows.owner)[:, None]
 
+    def kept(self, x: Tensor) -> Tensor:
+        """x, written down in a compiled graph."""
+        return torch.ops.apollo_sandbox.kept(x) if self.opaque else x
+
 
 class Held(scope.OneTensor):
     """The scope of a whole tensor in a compiled graph."""
+
+    def kept(self, x: Tensor) -> Tensor:
+        """x, written down."""
+        return torch.ops.apollo_sandbox.kept(x)
 
     def spread(self, s: Tensor) -> Tensor:
         """s, computed once."""
@@ -114,6 +125,8 @@ class Held(scope.OneTensor):
 
 class HeldChannels(scope.Channel):
     """Each row of a matrix in a compiled graph."""
+
+    kept = Held.kept
 
     def spread(self, s: Tensor) -> Tensor:
         """s, computed once."""

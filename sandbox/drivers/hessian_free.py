@@ -19,8 +19,8 @@ from sandbox.drivers.krylov import conjugate_gradients, lanczos
 class HessianFree(torch.optim.Optimizer):
     """θ ← θ + η p,  p = argmin gᵀp + ½pᵀ(A + λI)p by conjugate gradients.
 
-    A is the Gauss-Newton matrix where the closure returns (loss, outputs), loss a function of outputs alone; the Hessian where it
-    returns the loss.  λ ← 1.5 λ where ρ = (f(θ+p) - f(θ))/q(p) < ¼, and λ/1.5 where ρ > ¾.  η is halved until
+    A is the Gauss-Newton matrix where the closure returns (loss, outputs), loss a function of outputs alone; the Hessian where
+    it returns the loss.  λ ← 1.5 λ where ρ = (f(θ+p) - f(θ))/q(p) < ¼, and λ/1.5 where ρ > ¾.  η is halved until
     f(θ + ηp) ≤ f(θ) + 0.01 η gᵀp, at most 30 times; then the step is left out and λ grows.
 
     params: tensors that need gradients, in one group.  lr: the first η tried.  damping: λ ≥ 0 at first, in units of curvature.
@@ -59,7 +59,7 @@ class HessianFree(torch.optim.Optimizer):
         self._params = [p for p in self.param_groups[0]["params"] if p.requires_grad]
         size = sum(p.numel() for p in self._params)
         first = self._params[0]
-        self.state[first] = {"step": torch.zeros(()), "damping": torch.tensor(float(damping)), "p": first.new_zeros(size)}
+        self.state[first] = {"step": torch.zeros(()), "damping": first.new_tensor(float(damping)), "p": first.new_zeros(size)}
 
     @property
     def damping(self) -> float:

@@ -14,8 +14,8 @@ def conjugate_gradients(A: Product, g: Tensor, start: Tensor, most: int, toleran
     """p near -A⁻¹g and the model's q(p) = gᵀp + ½pᵀAp, by conjugate gradients from `start`, with Martens' (2010) end.
 
     It ends at step i where q(p_i) < 0 and (q(p_i) - q(p_{i-k}))/q(p_i) < k·tolerance, k = max(10, i/10), after `most` steps, or
-    where the gradient of q has vanished.  A direction of no positive curvature ends it too: p before it, or the direction itself
-    (downhill, at the length of g) where it is the first.
+    where the gradient of q has vanished.  A direction of no positive curvature ends it too, with the p before it, or with -g
+    where it is the first.
     """
     p, r = start, A(start) + g
     # q(p) = ½pᵀ(Ap + g) + ½gᵀp

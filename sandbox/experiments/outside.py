@@ -56,8 +56,7 @@ class Outside:
     @property
     def second_order(self) -> bool:
         """Whether the optimizer's closure is to leave backward() to it; it says so by an attribute of this name."""
-        made = imports.attribute(self.factory) if isinstance(self.factory, str) else self.factory
-        return bool(getattr(made, "second_order", False))
+        return bool(getattr(self.factory, "second_order", False))
 
     def __init__(
         self,
