@@ -56,7 +56,7 @@ PROBES: dict[str, Any] = {
 
 class Store:
     """The runs of a folder.  Another's results.parquet there is refused with ValueError; a run's file that cannot be read is
-    named in `unreadable`, and the run made again."""
+    named in `unreadable`, and moved aside when the run has been made again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs = folder, folder / "runs"
@@ -98,9 +98,9 @@ class Store:
         """Keeps a run; the first writer's, where there are two.  Raises OSError where it cannot be written."""
         path = self.runs / f"{key}.json"
         text = json.dumps({"run": key, "facts": dict(facts), "rows": rows, "probes": probes}, ensure_ascii=False)
-        if path in self.unreadable:
-            self.unreadable.remove(path)
-            path.replace(path.with_suffix(".unreadable"))
+        if path in self.unreadable and self.get(key) is None:
+            with contextlib.suppress(FileNotFoundError):
+                path.replace(path.with_suffix(".unreadable"))
         with beside(path) as temporary:
             temporary.write_text(text)
             with contextlib.suppress(FileExistsError):
