@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,12 +24,13 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox import backends, curvature, suggest, tasks
+from sandbox import backends, curvature, memory, suggest, tasks
 from sandbox.experiments import executors, identity, inspect_report, manifest, vectorised
-from sandbox.experiments.inspect_result import VECTORS, Inspected, Inspection, coordinates, packed
+from sandbox.experiments.inspect_result import Inspected, Inspection
 from sandbox.experiments.methods import Ours, methods
 from sandbox.experiments.plan import whole
 from sandbox.experiments.settings import Run
+from sandbox.experiments.store import packed
 from sandbox.experiments.unit import Failed, Look
 from sandbox.experiments.work import Callback, Progress, Work
 from sandbox.probes import View, Watch, find
@@ -37,6 +39,7 @@ from sandbox.tasks import Task
 
 METHODS = ("exact", "hutchinson")
 OFTEN = tuple(name for name, probe in ALL.items() if "truth" not in getattr(probe, "needs", ()))
+KEPT = ("estimate", "truth", "floor", "theta_new")  # vectors of a step
 SELDOM = tuple(name for name in ALL if name not in OFTEN)
 
 
@@ -48,17 +51,13 @@ class _Truth(Look):
     num_vectors: int = 0
 
     def watch(self, task: Task, run: Run) -> Watch:
-        full = task.full("train")
-
-        def loss(params: Any, batch: Any) -> Any:
-            return task.apply(task.loss, params, batch)
+        full, loss = task.full("train"), functools.partial(task.apply, task.loss)
+        how: dict[str, Any] = {"method": self.method, "probes": self.num_vectors or 1, "seed": run.seed, "progress": False}
 
         def truth(params: dict[str, Tensor]) -> dict[str, Tensor]:
             if not math.isfinite(float(loss(params, full))):
                 raise FloatingPointError("the loss of the training split is not finite")
-            return curvature.diagonal(
-                loss, params, full, self.method, probes=self.num_vectors or 1, seed=run.seed, progress=False
-            ).values
+            return curvature.diagonal(loss, params, full, **how).values
 
         return _Samples(self.probes, run, truth)
 
@@ -83,7 +82,7 @@ class _Samples(Watch):
             self.rows[:] = [row for row in self.rows if "vectors" not in row]
             tensors = [name for names, *_ in planned for name in names]
             for tensor, view in zip(tensors, self.views[1:], strict=True):
-                held = {name: packed(getattr(view, name)) for name in VECTORS if getattr(view, name) is not None}
+                held = {name: packed(getattr(view, name)) for name in KEPT if getattr(view, name) is not None}
                 self.rows.append({"step": self.steps, "tensor": tensor, "vectors": held})
             self.views.clear()
 
@@ -123,7 +122,10 @@ def inspect(
     An error of a user's code in a run is reported in `Inspection.failures`, and the other variants go on.
     Raises ValueError for unknown names and impossible numbers, RuntimeError where every variant failed.
     """
-    made, found = tasks.get(task), [_ours(each) for each in methods(recipes, "inspect")]
+    made, given = tasks.get(task), methods(recipes, "inspect")
+    found = [each for each in given if isinstance(each, Ours)]
+    if others := [each.name for each in given if not isinstance(each, Ours)]:
+        raise ValueError(f"inspect needs recipes, whose curvature it knows; not recipes are: {', '.join(others)}")
     steps = made.steps if steps is None else steps
     for name, value, low in (("steps", steps, 1), ("samples", samples, 1), ("seed", seed, 0), ("seeds", seeds, 1)):
         whole(name, value, low)
@@ -133,10 +135,7 @@ def inspect(
         raise ValueError(f"lr must be a number above 0, got {lr}")
     if method not in METHODS:
         raise ValueError(suggest.unknown("method", method, METHODS))
-    if method == "exact":
-        num_vectors = 0
-    else:
-        whole("num_vectors", num_vectors, 2)
+    num_vectors = 0 if method == "exact" else memory.whole("num_vectors", num_vectors, 2)
     if refused := vectorised.network(made):
         raise ValueError(f"inspect needs a loss that is a function of the parameters alone; task {made.name!r}: {refused}")
     at, way = tuple(steps - steps // samples * k for k in reversed(range(samples))), backends.get(backend).name
@@ -180,14 +179,8 @@ def inspect(
     return result
 
 
-def _ours(method: Any) -> Ours:
-    if not isinstance(method, Ours):
-        raise ValueError(f"{method.name}: inspect needs recipes, whose curvature it knows; this is an optimizer from elsewhere")
-    return method
-
-
 def _inspected(method: Ours, wanted: Sequence[tuple[Any, Run]], work: Work) -> Inspected:
     runs = [run for m, run in wanted if m is method]
-    rows, seen = (frames((run.key(), method.name) for run in runs) for frames in (work.store.frame, work.store.probes))
-    vectors = coordinates([(run, method.name) for run in runs], work.store)
-    return Inspected(method, runs[0].lr, rows, seen.filter(seen["value"].is_not_null()), vectors, work.task.init(0))
+    names, store = [(run.key(), method.name) for run in runs], work.store
+    measured = store.probes(names).drop_nulls("value")
+    return Inspected(method, runs[0].lr, store.frame(names), measured, store.vectors(names), work.task.init(0))

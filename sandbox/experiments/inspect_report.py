@@ -62,8 +62,8 @@ def _shown(values: list[float], form: str, *, percent: bool = False) -> str:
     if not values:
         return "—"
     found = np.asarray(values) * (100 if percent else 1)
-    shown, finite = f"{found.mean():{form}}", np.isfinite(found).all()
-    if finite and len(found) > 1:
+    shown = f"{found.mean():{form}}"
+    if np.isfinite(found).all() and len(found) > 1:
         low, high = statistics.interval(found)
         shown += f" ± {(high - low) / 2:{'.2g' if form.endswith('g') else form}}"
     return shown + (" %" if percent else "")
@@ -82,10 +82,8 @@ def notes(result: Inspection) -> list[str]:
         "‖|estimate| - |truth|‖/‖truth‖, at the last sample.  On floor: share of coordinates with D at the rectifier's floor; "
         "D/η shrinks: share where D/η is less than one step before (Theorem 2's repair needs 0); both are means over the run.",
     ]
-    if len(seeds) > 1:
-        said.append(f"Mean ± half of its 95 % Student t interval over {len(seeds)} seeds.")
-    else:
-        said.append("One seed: rounding may decide what it shows.")
+    several = f"Mean ± half of its 95 % Student t interval over {len(seeds)} seeds."
+    said.append(several if len(seeds) > 1 else "One seed: rounding may decide what it shows.")
     none = [one.recipe.name for one in result.variants if not estimates(one.recipe)]
     if none:
         said.append(f"No estimate of the Hessian in {', '.join(none)}: nothing to compare.")
@@ -134,10 +132,7 @@ def scatter(result: Inspection) -> Figure:
         ax.set_title(literal(tensor), fontsize=9)
     for ax in axes[-1]:
         ax.set_xlabel("|diag H| (loss/θ²)", fontsize=8)
-    handles: dict[str, Any] = {}
-    for ax in axes.flat:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
+    handles = {label: h for ax in axes.flat for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if handles:
         made.legend(handles.values(), handles, loc="outside upper center", ncols=len(handles), fontsize=8)
     return made
@@ -151,8 +146,8 @@ def _cloud(ax: Any, one: Inspected, tensor: str) -> None:
     x, y = (v.double().abs().numpy() for v in (pair.truth, pair.estimate))
     drawn = (x > SMALLEST * x.max()) & (y > 0) & np.isfinite(y)
     floor = np.zeros(len(x), dtype=bool) if pair.floor is None else pair.floor.bool().numpy()
-    name = "no floor" if pair.floor is None else "above the floor"
-    for mask, style, label in ((floor, FLOOR, "on the floor"), (~floor, ABOVE if pair.floor is not None else FREE, name)):
+    name, free = ("no floor", FREE) if pair.floor is None else ("above the floor", ABOVE)
+    for mask, style, label in ((floor, FLOOR, "on the floor"), (~floor, free, name)):
         if (mask & drawn).any():
             ax.scatter(x[mask & drawn], y[mask & drawn], s=6, label=label, rasterized=True, **style)
     ax.set_xscale("log")
@@ -185,11 +180,11 @@ def _over_steps(result: Inspection, panels: list[tuple[str, str, float]]) -> Fig
         for i, one in enumerate(result.variants):
             rows = one.frame.filter((pl.col("probe") == probe) & (pl.col("tensor") == EVERYTHING))
             if len(rows):
-                seeds = [factor * v.to_numpy() for v in rows.group_by("step").agg("value").sort("step")["value"]]
-                steps, style = rows["step"].unique().sort().to_list(), look(i)
-                ax.plot(steps, [v.mean() for v in seeds], **style, markersize=3.5, label=literal(one.recipe.name))
-                low, high = [v.min() for v in seeds], [v.max() for v in seeds]
-                ax.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
+                value = factor * pl.col("value")
+                found = rows.group_by("step").agg(value.mean(), low=value.min(), high=value.max()).sort("step")
+                steps, middle, low, high = found.to_numpy().T
+                ax.plot(steps, middle, **look(i), markersize=3.5, label=literal(one.recipe.name))
+                ax.fill_between(steps, low, high, color=look(i)["color"], alpha=0.15, linewidth=0)
         ax.set_xlabel("step (updates)")
         ax.set_ylabel(label)
         if ax.lines:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
-import io
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -17,8 +14,6 @@ from torch import Tensor
 from sandbox import suggest
 from sandbox.experiments import inspect_report, tables
 from sandbox.experiments.methods import Ours
-from sandbox.experiments.settings import Run
-from sandbox.experiments.store import Store
 from sandbox.experiments.unit import Failure
 from sandbox.probes import EVERYTHING
 from sandbox.recipe import Recipe
@@ -26,35 +21,6 @@ from sandbox.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-# a row a coordinate at the last sample of a run; "floor": whether D is the rectifier's floor
-COORDINATES: dict[str, Any] = {"variant": pl.String, "seed": pl.Int64, "step": pl.Int64, "tensor": pl.String, "index": pl.Int64}
-VECTORS: dict[str, Any] = {"estimate": pl.Float64, "truth": pl.Float64, "floor": pl.Boolean, "theta_new": pl.Float64}
-
-
-def packed(vector: Tensor) -> str:
-    """A vector as text: NumPy's format in base 64."""
-    held = io.BytesIO()
-    np.save(held, vector.detach().cpu().numpy())
-    return base64.b64encode(held.getvalue()).decode()
-
-
-def coordinates(names: Iterable[tuple[Run, str]], store: Store) -> pl.DataFrame:
-    """The coordinates that some runs have kept, named (run, variant)."""
-    schema = COORDINATES | VECTORS
-    frames = [pl.DataFrame(schema=schema)]
-    for run, name in names:
-        for row in (store.get(run.key()) or {"probes": []})["probes"]:
-            if "vectors" in row:
-                held = {n: np.load(io.BytesIO(base64.b64decode(text))) for n, text in row["vectors"].items()}
-                lacking = {n: pl.lit(None) for n in VECTORS if n not in held}
-                same = {"variant": name, "seed": run.seed, "step": row["step"], "tensor": row["tensor"]}
-                named = pl.DataFrame(held).with_columns(
-                    index=pl.int_range(pl.len()), **{n: pl.lit(v) for n, v in same.items()}, **lacking
-                )
-                frames.append(named.select(pl.col(n).cast(kind) for n, kind in schema.items()))
-    return pl.concat(frames)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +40,7 @@ class Inspected:
     """What was found for one recipe.
 
     rows: of the evaluations at the samples, as `compare` has them.  frame: what was measured: run, variant, task, role, lr,
-    seed, step, tensor, probe, value.  vectors: a row a coordinate at the last sample of each run (`COORDINATES`, `VECTORS`).
+    seed, step, tensor, probe, value.  vectors: a row a coordinate at the last sample of each run (`store.VECTORS`).
     start: parameters of these names, shapes and dtypes.
     """
 
@@ -135,12 +101,9 @@ class Inspected:
         """By tensor, all together first, at the last sample of a run; none for a recipe that estimates no Hessian."""
         mine = self.vectors.filter((pl.col("seed") == seed) & pl.col("estimate").is_not_null())
         parts = {EVERYTHING: mine, **{str(t): part for (t,), part in mine.group_by("tensor", maintain_order=True)}}
+        names = "estimate", "truth", "floor"
         return {
-            tensor: Pair(
-                part["estimate"].to_torch(),
-                part["truth"].to_torch(),
-                None if part["floor"].has_nulls() else part["floor"].to_torch(),
-            )
+            tensor: Pair(*(None if part[n].has_nulls() else part[n].to_torch() for n in names))  # type: ignore[arg-type]
             for tensor, part in parts.items()
             if len(part)
         }
@@ -182,10 +145,10 @@ class Inspection(tables.Shown):
     unreadable: list[Path]
 
     def __getitem__(self, name: str) -> Inspected:
-        for one in self.variants:
-            if one.recipe.name == name:
-                return one
-        raise KeyError(suggest.unknown("variant", name, [one.recipe.name for one in self.variants]))
+        found = {one.recipe.name: one for one in self.variants}
+        if name not in found:
+            raise KeyError(suggest.unknown("variant", name, found))
+        return found[name]
 
     @property
     def frame(self) -> pl.DataFrame:

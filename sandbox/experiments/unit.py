@@ -92,20 +92,33 @@ def units(wanted: Sequence[tuple[Method, Run]], store: Store) -> list[Unit]:
     return [u for u in joint.values() if any(r.key() in missing for r in u.runs)] + found
 
 
+class _OfListener(BaseException):
+    """Carries what a listener raised through `made`: it is no failure of a run."""
+
+
 def made(task: Task, unit: Unit, look: Look, tell: vectorised.Tell = lambda place, n, row: None) -> list[Found] | Failure:
-    """Makes a unit.  An error of whatever it runs becomes a Failure."""
+    """Makes a unit.  An error of whatever it runs becomes a Failure; one of `tell` is raised."""
     run = unit.runs[0]
+
+    def told(place: int, n: int, row: Row | None) -> None:
+        try:
+            tell(place, n, row)
+        except Exception as error:
+            raise _OfListener from error
+
     try:
         if run.way == vectorised.TOGETHER:
-            return vectorised.train(task, unit.method, unit.runs, look.probes, look.every, tell)  # type: ignore[arg-type]
+            return vectorised.train(task, unit.method, unit.runs, look.probes, look.every, told)  # type: ignore[arg-type]
         found = []
         for place, run in enumerate(unit.runs):
             watch = look.watch(task, run)
-            rows = train(task, unit.method, run, watch, functools.partial(tell, place))
+            rows = train(task, unit.method, run, watch, functools.partial(told, place))
             found.append((rows, watch.rows if watch else []))
         return found
     except (MemoryError, OSError):
         raise
+    except _OfListener as error:
+        raise error.__cause__ or error from None
     except Exception as error:
         what = f"lr {run.lr:.6g}, seed {run.seed}"
         return Failure(unit.method.name, what, suggest.short(error), _theirs(error), "".join(traceback.format_exception(error)))

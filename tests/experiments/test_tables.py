@@ -181,3 +181,14 @@ def test_csv_has_a_column_for_every_metric(tmp_path):
         found.runs.sort("seed", "step")["validation_error"].to_list()
     )
     assert read.filter(step=2)["test_error"].null_count() == 0
+
+
+@pytest.mark.parametrize("vectorised", [True, False])
+def test_an_error_of_a_callback_is_raised(tmp_path, vectorised):
+    """It is no failure of the variant in whose run it came."""
+
+    def broken(row):
+        raise ZeroDivisionError("in the callback")
+
+    with pytest.raises(ZeroDivisionError, match="in the callback"):
+        compare(["sgd"], "quadratic", seeds=2, rates=1, steps=4, out=tmp_path, callbacks=[broken], vectorised=vectorised)
