@@ -181,9 +181,11 @@ class Processes:
         """As every executor's."""
         with _interrupts_ignored():  # by the workers, which inherit it: Ctrl-C is for the parent
             if self._pool is None:
-                context = get_context("spawn")
+                context = get_context("forkserver")
+                context.set_forkserver_preload([__name__])  # torch is imported once for all workers there will be
                 self._told = context.Queue()
-                self._pool = ProcessPoolExecutor(self.jobs, mp_context=context, initializer=_listen, initargs=(self._told,))
+                told = self._told, dict(os.environ)
+                self._pool = ProcessPoolExecutor(self.jobs, mp_context=context, initializer=_listen, initargs=told)
             return self._pool.submit(*arguments)
 
     def heard(self) -> Iterator[Any]:
@@ -207,9 +209,13 @@ class Processes:
 _TOLD: Any = None  # in a worker of ours: where it says how far it is
 
 
-def _listen(told: Any) -> None:
+def _listen(told: Any, environment: dict[str, str]) -> None:
+    """The start of a worker, which is forked from a server that may be older than this pool."""
     global _TOLD
     _TOLD = told
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ.clear()
+    os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

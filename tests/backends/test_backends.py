@@ -446,6 +446,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_flat_under_distributed_data_parallel(tmp_path):
     """Two processes on gloo, each with half of the batch, equal one process with all of it."""
     (tmp_path / "ddp.py").write_text(DDP)
@@ -474,7 +475,11 @@ assert "sandbox" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("name", ["apollo", "apollow", "global-secant", "channel-secant", "scale-invariant", "radam"])
+@pytest.mark.parametrize(
+    "name",
+    ["apollo", "channel-secant"]
+    + [pytest.param(n, marks=pytest.mark.slow) for n in ("apollow", "global-secant", "scale-invariant", "radam")],
+)
 def test_a_script_runs_where_the_package_is_not(name, tmp_path):
     recipe = variants.get(name)
     if name == "apollo":
