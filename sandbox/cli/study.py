@@ -80,8 +80,8 @@ class Study(interrupt.Command):
         return 0
 
     def interrupted(self) -> str:
-        """Finished runs are kept."""
-        return f"Interrupted. Finished runs are kept in {self.out}/; the same command continues from there."
+        """What Ctrl-C leaves."""
+        return interrupt.kept(self.out, "*/*/*/runs/*.json", what="runs")
 
     def _report(self) -> int:
         from sandbox import studies

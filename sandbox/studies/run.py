@@ -14,11 +14,11 @@ import polars as pl
 
 from sandbox import tasks
 from sandbox.experiments import executors, identity, vectorised
-from sandbox.experiments.executors import Failure, Found, Unit
 from sandbox.experiments.methods import Ours
 from sandbox.experiments.plan import joined
 from sandbox.experiments.settings import Options, Run
 from sandbox.experiments.store import Store
+from sandbox.experiments.unit import Failure, Found, Unit, units
 from sandbox.schedules import evenly
 from sandbox.studies.study import Arm, Part, Search, Study
 from sandbox.tasks import Task
@@ -139,7 +139,7 @@ class _Work:
         """The rows of the runs, after those that were missing have been made.  Raises RuntimeError where one failed."""
         runs = joined(list(wanted))
         names = {run.key(): method.name for method, run in runs}
-        todo = executors.units(runs, self.store)
+        todo = units(runs, self.store)
         done = len(names) - sum(len(unit.runs) for unit in todo)
         self.said(done, len(names))
 
@@ -153,5 +153,6 @@ class _Work:
             done += len(unit.runs)
             self.said(done, len(names))
 
-        executors.execute(todo, self.task, self.store, ended, jobs=self.jobs)
+        with executors.workers(self.jobs) as executor:
+            executors.execute(todo, self.task, self.store, ended, executor=executor)
         return self.store.frame(names.items()).rename({"variant": "arm"})
