@@ -99,9 +99,22 @@ TOY_RATE = Rate("exponential", factor=0.95, pieces=50)
 
 
 def toy(warmup: int = 10) -> dict[str, Arm]:
-    """The toy network's arms.  SdLBFGS (memory 100, η = 0.1) is not among the variants yet."""
+    """The toy network's arms.
+
+    In SdLBFGS' place stands torch's L-BFGS, one iteration a batch: the same two-loop recursion on successive minibatches,
+    without damping and normalised directions, with a memory of 100 pairs and of 10.
+    """
     apollo = Arm(name="apollo", method="apollo", lr=1e-3, warmup=warmup)
-    rows = (apollo, Arm(name="sgd", method="sgd", lr=0.01), Arm(name="adam", method="adam", lr=1e-3), floor_sgd(apollo))
+    history = {"max_iter": 1, "history_size": 100}
+    lbfgs = Arm(name="lbfgs m=100", method="sandbox.studies.extra:ContiguousLBFGS", lr=0.1, numbers=history)
+    rows = (
+        apollo,
+        Arm(name="sgd", method="sgd", lr=0.01),
+        Arm(name="adam", method="adam", lr=1e-3),
+        floor_sgd(apollo),
+        lbfgs,
+        lbfgs.but(name="lbfgs m=10", numbers={**history, "history_size": 10}),
+    )
     return {arm.name: arm for arm in rows}
 
 

@@ -31,7 +31,8 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name=name, task="resnet8-fashion", arms=_arms(3120, 31), seeds=3, rate=rate, evaluations=8,
+                name=name, task="resnet8-fashion", options={"epochs": 15}, arms=_arms(1170, 12), seeds=3, rate=rate,
+                evaluations=5,
             )
             for name, rate in _RATES[:1]
         ],

@@ -27,8 +27,8 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name="main", task="transformer-verses", arms=_arms(0.05), seeds=3, rate=TEXT_MILESTONES, evaluations=5,
-                search=Search(factors=(0.3, 1.0, 3.0), steps=200),
+                name="main", task="transformer-verses", options={"steps": 500, "tokens": 256}, arms=_arms(0.0125), seeds=3,
+                rate=TEXT_MILESTONES, evaluations=5, search=Search(factors=(0.3, 1.0, 3.0), steps=150),
             )
         ],
         "gpu": [

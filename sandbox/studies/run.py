@@ -15,7 +15,7 @@ import polars as pl
 from sandbox import tasks
 from sandbox.experiments import executors, identity, vectorised
 from sandbox.experiments.executors import Failure, Found, Unit
-from sandbox.experiments.methods import Ours
+from sandbox.experiments.methods import Method
 from sandbox.experiments.plan import joined
 from sandbox.experiments.settings import Options, Run
 from sandbox.experiments.store import Store
@@ -81,8 +81,8 @@ class _Work:
         frames.append(
             self.made(
                 self.run_of(arm, arm.lr * factors[arm.name], seed, "final", self.steps)
+                for seed in range(self.seeds)  # rounds of all arms, so that what a machine does meanwhile meets all alike
                 for arm in self.part.arms
-                for seed in range(self.seeds)
             )
         )
         labels = {"study": self.study.key, "tier": self.tier, "part": self.part.name}
@@ -107,9 +107,9 @@ class _Work:
         return losses[arm.name, arm.lr * factor]
 
     @functools.cached_property
-    def methods(self) -> dict[str, Ours]:
+    def methods(self) -> dict[str, Method]:
         """Arm -> its method."""
-        return {arm.name: Ours(arm.recipe()) for arm in self.part.arms}
+        return {arm.name: arm.made() for arm in self.part.arms}
 
     @functools.cached_property
     def ways(self) -> dict[str, str]:
@@ -125,7 +125,7 @@ class _Work:
         """Digits of the code and the task that the part's runs depend on."""
         return identity.of([identity.package(), self.part.task, sorted(map(repr, self.part.options.items()))])
 
-    def run_of(self, arm: Arm, lr: float, seed: int, role: str, steps: int) -> tuple[Ours, Run]:
+    def run_of(self, arm: Arm, lr: float, seed: int, role: str, steps: int) -> tuple[Method, Run]:
         """A run of an arm."""
         method, rate = self.methods[arm.name], arm.rate or self.part.rate
         made = Run(
@@ -135,7 +135,7 @@ class _Work:
         )  # fmt: skip
         return method, made
 
-    def made(self, wanted: Iterable[tuple[Ours, Run]]) -> pl.DataFrame:
+    def made(self, wanted: Iterable[tuple[Method, Run]]) -> pl.DataFrame:
         """The rows of the runs, after those that were missing have been made.  Raises RuntimeError where one failed."""
         runs = joined(list(wanted))
         names = {run.key(): method.name for method, run in runs}
