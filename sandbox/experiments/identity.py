@@ -32,7 +32,17 @@ from torch.utils.data import DataLoader
 from sandbox.blocks import Block
 
 # What does not change a run's numbers: how they are shown and asked for.
-_SHOWN = ("cli", "tables.py", "figures.py", "report.py", "calibrate.py", "progress.py", "describe.py", "callbacks.py")
+_SHOWN = (
+    "cli",
+    "tables.py",
+    "figures.py",
+    "report.py",
+    "calibrate.py",
+    "progress.py",
+    "describe.py",
+    "callbacks.py",
+    "verdicts",
+)
 
 
 def of(value: Any, reuse: bool = False) -> str:

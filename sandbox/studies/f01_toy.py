@@ -10,7 +10,6 @@ STUDY = Study(
     key="F1",
     name="toy",
     question="Does Apollo's training loss fall faster than a quasi-Newton method's with a memory, per update and per second?",
-    claims=(),
     note="torch's L-BFGS stands for SdLBFGS, so what the paper says of SdLBFGS is not tested. Each arm has nine rates; a rate "
     "falls 50 times by 5 %, as in the paper.",
     tiers={
@@ -22,8 +21,8 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name="main", task="lenet-fashion", options={"epochs": 10}, arms=_SEARCHED, seeds=3, rate=TOY_RATE,
-                search=Search(factors=tuple(round(rate / 1e-3, 6) for rate in TOY_RATES), steps=312),
+                name="main", task="lenet-fashion", options={"epochs": 5}, arms=_SEARCHED, seeds=3, rate=TOY_RATE,
+                search=Search(factors=tuple(round(rate / 1e-3, 6) for rate in TOY_RATES), steps=156),
             )
         ],
         "paper": [Part(name="main", task="cnn-cifar10", arms=_ARMS, seeds=5, rate=TOY_RATE, evaluations=50)],

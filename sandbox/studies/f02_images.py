@@ -19,7 +19,6 @@ STUDY = Study(
     key="F2",
     name="images",
     question="In which order do the optimizers stand in training loss and accuracy, and how much does weak decay cost Adam?",
-    claims=(1, 21, 24, 25, 26),
     note="Small tiers: ResNet-8 at 14×14 with T η γ as in the paper; differences below 0.6 points cannot be decided.",
     tiers={
         "smoke": [
@@ -31,7 +30,7 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name=name, task="resnet8-fashion", options={"epochs": 15}, arms=_arms(1170, 12), seeds=3, rate=rate,
+                name=name, task="resnet8-fashion", options={"epochs": 8}, arms=_arms(624, 10), seeds=3, rate=rate,
                 evaluations=5,
             )
             for name, rate in _RATES[:1]

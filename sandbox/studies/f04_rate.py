@@ -36,12 +36,11 @@ STUDY = Study(
     key="F4",
     name="rate",
     question="Over a fifty-fold range of η, how far does accuracy move, and does warm-up cure SGD at ten times its rate?",
-    claims=(4, 7, 16, 23),
     note="sgd-w has Apollo's warm-up: where Apollo and sgd-w move alike, it is the warm-up that makes the range wide.",
     tiers={
         "smoke": _parts("digits-mlp", digits(6), (1.0, 10.0), seeds=1, steps=30, evaluations=1),
         "cpu": _parts(
-            "lenet-fashion", _LENET, FACTORS, options={"epochs": 5}, seeds=3, rate=CIFAR_MILESTONES, evaluations=3
+            "lenet-fashion", _LENET, FACTORS, options={"epochs": 3}, seeds=3, rate=CIFAR_MILESTONES, evaluations=3
         ),
         "paper": [
             Part(

@@ -9,7 +9,7 @@ from sandbox.studies.study import Arm, Part, Study
 SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000)
 
 
-def _part(name: str, task: str, arms: dict[str, Arm], seeds: int = 12, steps: int = 8, **more: Any) -> Part:
+def _part(name: str, task: str, arms: dict[str, Arm], seeds: int = 6, steps: int = 6, **more: Any) -> Part:
     found = [arms[arm] for arm in ("sgd", "adam", "apollo", "adahessian") if arm in arms]
     signed = arms["apollo"].but(name="apollo max(B, σ)", numbers={"rectifier": SignedFloor(sigma=SIGMA)})
     return Part(name=name, task=task, arms=(*found, signed), seeds=seeds, steps=steps, evaluations=1, **more)
@@ -28,7 +28,6 @@ STUDY = Study(
     key="F8",
     name="cost",
     question="What does a whole update cost in time and state, as a multiple of SGD's?",
-    claims=(),
     note="A seed is a round in which every arm makes a few updates; a run's time is their median, arms are paired by round. "
     "On one thread of a CPU, where forward and backward passes dominate. In the parts called n there is no network.",
     tiers={
@@ -38,7 +37,7 @@ STUDY = Study(
             _part("resnet", "resnet8-fashion", images(2), options={"images": 1280, "evaluated": 200}),
             _part("lstm", "lstm-speeches", billion_words(), options={"tokens": 60_000, "evaluated": 2_000}),
             _part("transformer", "transformer-verses", wmt(), options={"pairs": 1000}),
-            *_sizes(*SIZES, seeds=6, steps=10),
+            *_sizes(*SIZES, seeds=6, steps=6),
         ],
         "paper": [
             _part("resnet", "resnet110-cifar10", images(), seeds=5, steps=200),

@@ -21,13 +21,12 @@ STUDY = Study(
     key="F11",
     name="warmup",
     question="How much does each method gain from warm-up, and is it more for Apollo?",
-    claims=(16, 17, 36),
     note="On the floor Apollo is momentum SGD, and both should gain alike. AdaHessian takes part in the paper tier only.",
     tiers={
         "smoke": [Part(name="main", task="digits-mlp", arms=warmed(digits(), (0, 10)), seeds=1, steps=40, evaluations=1)],
         "cpu": [
             Part(
-                name=name, task="lenet-fashion", options={"epochs": 6}, arms=warmed(_LENET, lengths, factor), seeds=3,
+                name=name, task="lenet-fashion", options={"epochs": 3}, arms=warmed(_LENET, lengths, factor), seeds=3,
                 rate=CIFAR_MILESTONES, evaluations=6,
             )
             for name, factor, lengths in (("main", 1.0, LENGTHS), ("rate ×3", 3.0, (0, 100)))

@@ -39,21 +39,20 @@ STUDY = Study(
     key="F12",
     name="components",
     question="Which parts of Apollo matter?",
-    claims=(),
     note="Digits has 359 test images, so the measure is training loss. Each arm chooses among seven rates by validation loss; "
     "in the part on floors the rates are given.",
     tiers={
         "smoke": [Part(name="digits-mlp", task="digits-mlp", arms=components(6), seeds=2, steps=40, evaluations=1)],
         "cpu": [
             Part(
-                name=task, task=task, arms=components(40), seeds=seeds, steps=steps,
+                name=task, task=task, arms=components(30), seeds=seeds, steps=steps,
                 search=Search(factors=SEVEN, steps=steps),
             )
-            for task, seeds, steps in (("digits-mlp", 20, 400), ("digits-cnn", 6, 200))
+            for task, seeds, steps in (("digits-mlp", 10, 300), ("digits-cnn", 6, 150))
         ] + [
-            Part(name="floors", task="digits-mlp", arms=floors(40), seeds=10, steps=400),
+            Part(name="floors", task="digits-mlp", arms=floors(30), seeds=6, steps=300),
             Part(
-                name="sums", task="digits-mlp", arms=sums(40), seeds=10, steps=400, search=Search(factors=SEVEN, steps=400)
+                name="sums", task="digits-mlp", arms=sums(30), seeds=6, steps=300, search=Search(factors=SEVEN, steps=300)
             ),
         ],
     },

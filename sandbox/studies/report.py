@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from sandbox.experiments import statistics
-from sandbox.studies.claims import CLAIMS
-from sandbox.studies.judge import Verdict, ends, judge
 from sandbox.studies.study import Study
+from sandbox.studies.verdicts.claims import CLAIMS
+from sandbox.studies.verdicts.deciders import p_of, paired, told
+from sandbox.studies.verdicts.judge import HOLDS, NOT, UNDECIDED, UNTESTED, Verdict, judge
+from sandbox.studies.verdicts.quantities import End, Rows
 
 Table = tuple[str, list[str], list[list[str]]]  # title, head, rows
 
 HEAD = ["arm", "lr", "training loss", "validation loss", "test loss", "test metric", "diverged", "ms/step", "on floor"]
+SGD_W = ["study", "arm", "on floor", "training loss", "test loss", "p (Holm)", "lower training loss"]
+_COMPARED = (("train_loss", True), ("test_loss", False))
 DIFFERENCES = ["difference of test losses", "mean [95 %]", "p (Holm)"]
 
 
@@ -34,26 +36,31 @@ def tables(study: Study, rows: pl.DataFrame) -> list[Table]:
         mine = final.filter(pl.col("part") == part)
         arms = mine["arm"].unique(maintain_order=True).to_list()
         title = f"{study.key} {part}"
-        found.append((title, HEAD, [_row(mine, part, arm) for arm in arms]))
+        found.append((title, HEAD, [_row(study, final, part, arm) for arm in arms]))
         if mine["seed"].n_unique() > 1 and len(arms) > 1:
-            found.append((f"{title}, minus {arms[0]}", DIFFERENCES, _differences(mine, part, arms)))
+            found.append((f"{title}, minus {arms[0]}", DIFFERENCES, _differences(study, final, part, arms)))
     return found
 
 
-def _row(rows: pl.DataFrame, part: str, arm: str) -> list[str]:
-    mine = rows.filter(pl.col("arm") == arm)
+def _row(study: Study, rows: pl.DataFrame, part: str, arm: str) -> list[str]:
+    mine = rows.filter((pl.col("part") == part) & (pl.col("arm") == arm))
     last = mine.filter(pl.col("step") == pl.col("steps"))
     columns = ("train_loss", "validation_loss", "test_loss", "test_metric")
-    means = [ends(rows, part, arm, c, math.nan if c == "test_metric" else math.inf) for c in columns]
-    floor = mine.filter(pl.col("step") > 0)["floor_occupancy"].drop_nulls()
+    means = [list(End(study.key, part, arm, c).values({study.key: rows}).values()) for c in columns]
     return [
         arm,
         f"{last['lr'][0]:.3g}",
         *(_mean(values) for values in means),
         f"{int(last['diverged'].sum())} of {len(last)}",
         f"{1000 * float(np.median(last['seconds_a_step'].to_numpy())):.2f}",
-        f"{100 * float(np.mean(floor.to_numpy())):.1f} %" if len(floor) else "—",
+        floor_share(mine),
     ]
+
+
+def floor_share(rows: pl.DataFrame) -> str:
+    """Mean share of the coordinates on the floor, of some runs' evaluations after the start."""
+    found = rows.filter(pl.col("step") > 0)["floor_occupancy"].drop_nulls()
+    return f"{100 * float(np.mean(found.to_numpy())):.1f} %" if len(found) else "—"
 
 
 def _mean(values: list[float]) -> str:
@@ -63,25 +70,78 @@ def _mean(values: list[float]) -> str:
         return f"{float(np.mean(values)):.4g}{spread}"
 
 
-def _differences(rows: pl.DataFrame, part: str, arms: list[str]) -> list[list[str]]:
-    base = ends(rows, part, arms[0], "test_loss", math.inf)
-    found = [statistics.paired(ends(rows, part, arm, "test_loss", math.inf), base) for arm in arms[1:]]
-    corrected = statistics.holm([d.p for d in found])
+def _differences(study: Study, rows: pl.DataFrame, part: str, arms: list[str]) -> list[list[str]]:
+    base, *others = [End(study.key, part, arm, "test_loss").values({study.key: rows}) for arm in arms]
+    found = [statistics.paired(*paired(other, base)) for other in others]
+    corrected = statistics.holm([p_of(d) for d in found])
     return [
         [arm, "runs diverged" if d.mean is None else f"{d.mean:+.4f} [{d.low:+.4f}, {d.high:+.4f}]", f"{p:.3f}"]
         for arm, d, p in zip(arms[1:], found, corrected, strict=True)
     ]
 
 
-def verdicts(rows: Mapping[str, pl.DataFrame]) -> list[Verdict]:
+def against_sgd_w(rows: Rows) -> Table:
+    """Where curvature makes a difference: Apollo minus momentum SGD at the rate that Apollo has on its floor, in every part with
+    both; Holm over all of them.  In a part with a search each has its own best rate."""
+    found = []
+    for key, table in rows.items():
+        arms = table.filter(pl.col("role") == "final").select("part", "arm").unique(maintain_order=True).rows()
+        for part, arm in arms:
+            apollo = arm.replace("sgd-w", "apollo")
+            if not arm.startswith("sgd-w") or (part, apollo) not in arms:
+                continue
+            ends = [[End(key, part, name, c, log=log).values(rows) for name in (apollo, arm)] for c, log in _COMPARED]
+            found.append((key, part, apollo, [statistics.paired(*paired(*pair)) for pair in ends]))
+    corrected = statistics.holm([p_of(d[0]) for *_, d in found]) if found else []
+    body = []
+    for (key, part, arm, (train, test)), p in zip(found, corrected, strict=True):
+        mine = rows[key].filter((pl.col("role") == "final") & (pl.col("part") == part) & (pl.col("arm") == arm))
+        shown = [told(End(key, part, arm, c, log=log), d) for (c, log), d in zip(_COMPARED, (train, test), strict=True)]
+        sign = 0 if p >= 0.05 or train.low is None or train.high is None else int(train.low > 0) - int(train.high < 0)
+        body.append(
+            [f"{key} {part}", arm, floor_share(mine), *shown, f"{p:.3f}", ("no difference seen", "sgd-w", "apollo")[sign]]
+        )
+    return "Apollo minus sgd-w", SGD_W, body
+
+
+def verdicts(rows: Rows) -> list[Verdict]:
     """What is said of each of the 41 claims."""
     return [judge(claim, rows) for claim in CLAIMS]
 
 
-def claims_table(rows: Mapping[str, pl.DataFrame]) -> Table:
+def claims_table(rows: Rows) -> Table:
     """The claims with their verdicts."""
     found = [[str(v.claim.number), v.claim.text, v.verdict, v.because] for v in verdicts(rows)]
     return "The paper's claims", ["", "claim", "verdict", "by"], found
+
+
+def counts(rows: Rows) -> dict[str, int]:
+    """Verdict -> of how many claims."""
+    found = [v.verdict for v in verdicts(rows)]
+    return {verdict: found.count(verdict) for verdict in (HOLDS, NOT, UNDECIDED, UNTESTED)}
+
+
+def claims_text(rows: Rows) -> str:
+    """The claims, and where Apollo differs from sgd-w, as Markdown."""
+    return markdown([claims_table(rows), against_sgd_w(rows)])
+
+
+def write(folder: str | Path, tier: str) -> list[Path]:
+    """Tables and a picture of each study whose rows of a tier lie in `folder`, and the claims, beside them."""
+    from sandbox import studies
+    from sandbox.studies import figures
+
+    rows, made = kept(folder, tier), []
+    for key, table in rows.items():
+        study = studies.get(key)
+        path = Path(folder) / f"{key}-{tier}.md"
+        path.write_text(f"# {key} {study.name}\n\n{study.question}\n\n{study.note}\n\n{markdown(tables(study, table))}")
+        picture = figures.picture(study, table)
+        picture.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        made += [path, path.with_suffix(".svg")]
+    path = Path(folder) / f"claims-{tier}.md"
+    path.write_text(claims_text(rows))
+    return [*made, path]
 
 
 def markdown(tables: list[Table]) -> str:

@@ -1,7 +1,7 @@
 """Makes the runs of a study: the only file here that trains, and it leaves the training to `sandbox.experiments`.
 
 folder/F6/main/runs/…       finished runs, one file each: the same call again makes only what is missing
-folder/F6-cpu.parquet       all rows of a tier: study, tier, part, arm, and what a run gives
+folder/F6-cpu.parquet       all rows of a tier: study, tier, part, arm, torch, processor, and what a run gives
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import polars as pl
+import torch
 
 from sandbox import tasks
-from sandbox.experiments import executors, identity, vectorised
+from sandbox.experiments import executors, identity, manifest, vectorised
 from sandbox.experiments.executors import Failure, Found, Unit
 from sandbox.experiments.methods import Method
 from sandbox.experiments.plan import joined
@@ -59,6 +60,11 @@ def run(
     return path
 
 
+def made_by() -> dict[str, str]:
+    """With what rows are made: they are bitwise equal where torch and processor are, and equal to rounding elsewhere."""
+    return {"torch": torch.__version__, "processor": manifest.processor()}
+
+
 class _Work:
     """The runs of a part."""
 
@@ -85,7 +91,7 @@ class _Work:
                 for arm in self.part.arms
             )
         )
-        labels = {"study": self.study.key, "tier": self.tier, "part": self.part.name}
+        labels = {"study": self.study.key, "tier": self.tier, "part": self.part.name, **made_by()}
         return pl.concat(frames, how="diagonal").select(*(pl.lit(v).alias(k) for k, v in labels.items()), pl.all())
 
     def searched(self, search: Search) -> tuple[dict[str, float], pl.DataFrame]:

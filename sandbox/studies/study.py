@@ -1,4 +1,4 @@
-"""What a study is: data.  Arms (methods with all their numbers), parts (arms on a task), tiers (parts of a size), claims.
+"""What a study is: data.  Arms (methods with all their numbers), parts (arms on a task), tiers (parts of a size).
 
 Nothing here trains; `sandbox.studies.run` makes the runs and `sandbox.studies.report` reads them.
 """
@@ -115,14 +115,12 @@ class Part:
 class Study:
     """A question, and the runs that answer it in each tier.
 
-    key: "F1" to "F13".  claims: numbers of the claims that it has a say in.  note: what differs from the paper, and what cannot
-    be decided.
+    key: "F1" to "F13".  note: what differs from the paper, and what cannot be decided.
     """
 
     key: str
     name: str
     question: str
-    claims: tuple[int, ...]
     note: str
     tiers: Mapping[str, Sequence[Part]]
 
