@@ -81,8 +81,10 @@ def _differences(study: Study, rows: pl.DataFrame, part: str, arms: list[str]) -
 
 
 def against_sgd_w(rows: Rows) -> Table:
-    """Where curvature makes a difference: Apollo minus momentum SGD at the rate that Apollo has on its floor, in every part with
-    both; Holm over all of them.  In a part with a search each has its own best rate."""
+    """Where curvature makes a difference: Apollo minus momentum SGD at the rate that Apollo has on its floor.
+
+    In every part with both; Holm over all of them.  In a part with a search each has its own best rate.
+    """
     found = []
     for key, table in rows.items():
         arms = table.filter(pl.col("role") == "final").select("part", "arm").unique(maintain_order=True).rows()

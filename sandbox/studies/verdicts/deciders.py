@@ -203,7 +203,7 @@ def direction(d: statistics.Difference, a: list[float], b: list[float]) -> int:
 
 
 def p_of(d: statistics.Difference) -> float:
-    """Student's two-sided p of no difference, to which three pairs can give a value below 0.05; where runs diverged, that of signed ranks."""
+    """Student's two-sided p of no difference, which three pairs can bring below 0.05; of signed ranks where runs diverged."""
     if d.mean is None:
         return d.p
     if not 0 < d.spread < math.inf:

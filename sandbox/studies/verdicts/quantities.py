@@ -1,7 +1,7 @@
 """What is read off the final runs of an arm: a number a seed.
 
-A diverged run counts as the worst there is: infinite, or minus infinite where more is better.  Where rows or arms are not there,
-`Missing` says which.
+A diverged run counts as the worst there is: infinite, or minus infinite where more is better.  Where rows or arms are not
+there, `Missing` says which.
 """
 
 from __future__ import annotations
