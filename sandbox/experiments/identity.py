@@ -35,16 +35,6 @@ from sandbox.blocks import Block
 _SHOWN = (
     "cli", "tables.py", "figures.py", "report.py", "calibrate.py", "progress.py", "describe.py", "callbacks.py", "verdicts",
 )  # fmt: skip
-    "cli",
-    "tables.py",
-    "figures.py",
-    "report.py",
-    "calibrate.py",
-    "progress.py",
-    "describe.py",
-    "callbacks.py",
-    "verdicts",
-)
 
 
 def of(value: Any, reuse: bool = False) -> str:

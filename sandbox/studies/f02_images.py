@@ -30,8 +30,8 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name=name, task="resnet8-fashion", options={"epochs": 8}, arms=_arms(624, 10), seeds=3, rate=rate,
-                evaluations=5,
+                name=name, task="resnet8-fashion", options={"epochs": 6}, arms=_arms(468, 10), seeds=3, rate=rate,
+                evaluations=4,
             )
             for name, rate in _RATES[:1]
         ],

@@ -40,7 +40,8 @@ STUDY = Study(
     tiers={
         "smoke": _parts("digits-mlp", digits(6), (1.0, 10.0), seeds=1, steps=30, evaluations=1),
         "cpu": _parts(
-            "lenet-fashion", _LENET, FACTORS, options={"epochs": 3}, seeds=3, rate=CIFAR_MILESTONES, evaluations=3
+            "lenet-fashion", _LENET, FACTORS, options={"images": 4000, "epochs": 4}, seeds=3,
+            rate=CIFAR_MILESTONES, evaluations=2,
         ),
         "paper": [
             Part(

@@ -48,7 +48,7 @@ STUDY = Study(
                 name=task, task=task, arms=components(30), seeds=seeds, steps=steps,
                 search=Search(factors=SEVEN, steps=steps),
             )
-            for task, seeds, steps in (("digits-mlp", 10, 300), ("digits-cnn", 6, 150))
+            for task, seeds, steps in (("digits-mlp", 10, 200), ("digits-cnn", 6, 150))
         ] + [
             Part(name="floors", task="digits-mlp", arms=floors(30), seeds=6, steps=300),
             Part(
