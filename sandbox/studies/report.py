@@ -36,25 +36,32 @@ def tables(study: Study, rows: pl.DataFrame) -> list[Table]:
         mine = final.filter(pl.col("part") == part)
         arms = mine["arm"].unique(maintain_order=True).to_list()
         title = f"{study.key} {part}"
-        found.append((title, HEAD, [_row(study, final, part, arm) for arm in arms]))
+        found.append((title, HEAD, [_row(study, rows, part, arm) for arm in arms]))
         if mine["seed"].n_unique() > 1 and len(arms) > 1:
             found.append((f"{title}, minus {arms[0]}", DIFFERENCES, _differences(study, final, part, arms)))
     return found
 
 
 def _row(study: Study, rows: pl.DataFrame, part: str, arm: str) -> list[str]:
-    mine = rows.filter((pl.col("part") == part) & (pl.col("arm") == arm))
+    mine = rows.filter((pl.col("part") == part) & (pl.col("arm") == arm) & (pl.col("role") == "final"))
     last = mine.filter(pl.col("step") == pl.col("steps"))
     columns = ("train_loss", "validation_loss", "test_loss", "test_metric")
     means = [list(End(study.key, part, arm, c).values({study.key: rows}).values()) for c in columns]
     return [
         arm,
-        f"{last['lr'][0]:.3g}",
+        f"{last['lr'][0]:.3g}{' (edge)' if _on_edge(rows, part, arm) else ''}",
         *(_mean(values) for values in means),
         f"{int(last['diverged'].sum())} of {len(last)}",
         f"{1000 * float(np.median(last['seconds_a_step'].to_numpy())):.2f}",
         floor_share(mine),
     ]
+
+
+def _on_edge(rows: pl.DataFrame, part: str, arm: str) -> bool:
+    """Whether the chosen rate is the lowest or highest that was tried: a better one may lie outside."""
+    mine = rows.filter((pl.col("part") == part) & (pl.col("arm") == arm))
+    tried = mine.filter(pl.col("role") == "tuning")["lr"].unique().to_list()
+    return bool(tried) and mine.filter(pl.col("role") == "final")["lr"][0] in (min(tried), max(tried))
 
 
 def floor_share(rows: pl.DataFrame) -> str:
@@ -128,6 +135,11 @@ def claims_text(rows: Rows) -> str:
     return markdown([claims_table(rows), against_sgd_w(rows)])
 
 
+def study_text(study: Study, rows: pl.DataFrame) -> str:
+    """A study's question and tables, as Markdown."""
+    return f"# {study.key} {study.name}\n\n{study.question}\n\n{study.note}\n\n{markdown(tables(study, rows))}"
+
+
 def write(folder: str | Path, tier: str) -> list[Path]:
     """Tables and a picture of each study whose rows of a tier lie in `folder`, and the claims, beside them."""
     from sandbox import studies
@@ -137,10 +149,10 @@ def write(folder: str | Path, tier: str) -> list[Path]:
     for key, table in rows.items():
         study = studies.get(key)
         path = Path(folder) / f"{key}-{tier}.md"
-        path.write_text(f"# {key} {study.name}\n\n{study.question}\n\n{study.note}\n\n{markdown(tables(study, table))}")
+        path.write_text(study_text(study, table))
         picture = figures.picture(study, table)
-        picture.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-        made += [path, path.with_suffix(".svg")]
+        picture.savefig(path.with_suffix(".png"))
+        made += [path, path.with_suffix(".png")]
     path = Path(folder) / f"claims-{tier}.md"
     path.write_text(claims_text(rows))
     return [*made, path]

@@ -63,6 +63,12 @@ def test_a_search_keeps_the_factor_with_the_lowest_validation_loss(tmp_path):
     assert rows.filter(pl.col("role") == "tuning")["test_loss"].null_count() == 8
 
 
+def test_a_rate_on_the_edge_of_its_search_is_said_to_be(tmp_path):
+    study = small(search=Search(factors=(1e-4, 1e-3, 1.0), steps=12), seeds=1)
+    (_, _, body), *_ = report.tables(study, pl.read_parquet(run(study, "smoke", tmp_path)))
+    assert [row[1] for row in body] == ["0.01 (edge)", "0.05 (edge)"]
+
+
 def test_rates_and_warm_up_are_each_arms_own(tmp_path):
     study = small(rate=milestones(0.5), arms=(*ARMS, ARMS[1].but(name="constant", rate=None, lr=0.06)))
     rows = pl.read_parquet(run(study, "smoke", tmp_path)).group_by("arm").agg(pl.col("warmup", "schedule").first())
