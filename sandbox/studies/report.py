@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from sandbox.experiments import statistics
+from sandbox.studies.arms import BETA, SIGMA
 from sandbox.studies.study import Study
 from sandbox.studies.verdicts.claims import CLAIMS
 from sandbox.studies.verdicts.deciders import p_of, paired, told
@@ -17,8 +18,7 @@ from sandbox.studies.verdicts.quantities import End, Rows
 Table = tuple[str, list[str], list[list[str]]]  # title, head, rows
 
 HEAD = ["arm", "lr", "training loss", "validation loss", "test loss", "test metric", "diverged", "ms/step", "on floor"]
-SGD_W = ["study", "arm", "on floor", "training loss", "test loss", "p (Holm)", "lower training loss"]
-_COMPARED = (("train_loss", True), ("test_loss", False))
+SGD_W = ["study", "arm", "on floor", "η/σ against sgd-w's", "measure", "difference [95 %]", "p (Holm)", "better"]
 DIFFERENCES = ["difference of test losses", "mean [95 %]", "p (Holm)"]
 
 
@@ -73,8 +73,8 @@ def floor_share(rows: pl.DataFrame) -> str:
 def _mean(values: list[float]) -> str:
     """Mean ± standard deviation."""
     with np.errstate(invalid="ignore"):
-        spread = f" ± {float(np.std(values, ddof=1)):.2g}" if len(values) > 1 and np.isfinite(values).all() else ""
-        return f"{float(np.mean(values)):.4g}{spread}"
+        spread = f" ± {float(np.std(values, ddof=1)):.2g}" if len(values) > 1 else ""
+        return f"{float(np.mean(values)):.4g}{spread}" if np.isfinite(values).all() else "—"
 
 
 def _differences(study: Study, rows: pl.DataFrame, part: str, arms: list[str]) -> list[list[str]]:
@@ -88,28 +88,30 @@ def _differences(study: Study, rows: pl.DataFrame, part: str, arms: list[str]) -
 
 
 def against_sgd_w(rows: Rows) -> Table:
-    """Where curvature makes a difference: Apollo minus momentum SGD at the rate that Apollo has on its floor.
+    """Where curvature makes a difference: Apollo minus momentum SGD, in every part with both; Holm over all of them.
 
-    In every part with both; Holm over all of them.  In a part with a search each has its own best rate.
+    Training losses are compared where both have the rate that is equal on Apollo's floor, (η/σ)(1-β); where a search chose
+    other rates by validation loss, test losses are.
     """
     found = []
     for key, table in rows.items():
-        arms = table.filter(pl.col("role") == "final").select("part", "arm").unique(maintain_order=True).rows()
+        final = table.filter(pl.col("role") == "final")
+        arms = final.select("part", "arm").unique(maintain_order=True).rows()
         for part, arm in arms:
             apollo = arm.replace("sgd-w", "apollo")
-            if not arm.startswith("sgd-w") or (part, apollo) not in arms:
-                continue
-            ends = [[End(key, part, name, c, log=log).values(rows) for name in (apollo, arm)] for c, log in _COMPARED]
-            found.append((key, part, apollo, [statistics.paired(*paired(*pair)) for pair in ends]))
-    corrected = statistics.holm([p_of(d[0]) for *_, d in found]) if found else []
+            if arm.startswith("sgd-w") and (part, apollo) in arms:
+                mine, other = (final.filter((pl.col("part") == part) & (pl.col("arm") == a)) for a in (apollo, arm))
+                ratio = mine["lr"][0] / SIGMA * (1 - BETA) / other["lr"][0]
+                equal = abs(ratio - 1) < 0.01
+                column = "train_loss" if equal else "test_loss"
+                left, right = (End(key, part, a, column, log=True) for a in (apollo, arm))
+                d = statistics.paired(*paired(left.values(rows), right.values(rows)))
+                shown = [f"{key} {part}", apollo, floor_share(mine), "equal" if equal else f"{ratio:.2g} times"]
+                found.append((d, [*shown, column.replace("_", "ing " if equal else " "), told(left, d)]))
     body = []
-    for (key, part, arm, (train, test)), p in zip(found, corrected, strict=True):
-        mine = rows[key].filter((pl.col("role") == "final") & (pl.col("part") == part) & (pl.col("arm") == arm))
-        shown = [told(End(key, part, arm, c, log=log), d) for (c, log), d in zip(_COMPARED, (train, test), strict=True)]
-        sign = 0 if p >= 0.05 or train.low is None or train.high is None else int(train.low > 0) - int(train.high < 0)
-        body.append(
-            [f"{key} {part}", arm, floor_share(mine), *shown, f"{p:.3f}", ("no difference seen", "sgd-w", "apollo")[sign]]
-        )
+    for (d, shown), p in zip(found, statistics.holm([p_of(d) for d, _ in found]), strict=True):
+        sign = 0 if p >= 0.05 or d.low is None or d.high is None else int(d.low > 0) - int(d.high < 0)
+        body.append([*shown, f"{p:.3f}", ("no difference seen", "sgd-w", "apollo")[sign]])
     return "Apollo minus sgd-w", SGD_W, body
 
 

@@ -48,7 +48,12 @@ def _translation(arm: str) -> End:
 
 
 def _part(arm: str, part: str = "digits-mlp") -> End:
-    return _training("F12", part, arm)
+    """Rates are chosen by validation loss, so arms are compared by the loss on data that they have not seen either."""
+    return End("F12", part, arm, "test_loss", log=True)
+
+
+def _floors(arm: str) -> End:
+    return _training("F12", "floors", arm)
 
 
 def _seconds(part: str, arm: str) -> End:
@@ -114,11 +119,11 @@ CLAIMS = (
           Every((Better(_part("apollo"), (_part("global-secant"),)),
                  *(Better(_part("apollo"), (_part(f"{scope}-secant"),)) for scope in ("channel", "coordinate"))))),
     Claim(10, "The stepsize correction reduces variance", Open("rows hold no variance of B over minibatches")),
-    Claim(11, "Averaging gradients lowers the loss", Better(_part("apollo"), (_part("no-momentum"),))),
+    Claim(11, "Averaging gradients is better", Better(_part("apollo"), (_part("no-momentum"),))),
     Claim(12, "The absolute value is right for negative curvature", Better(_part("apollo"), (_part("max(B, σ)"),))),
     Claim(13, "Rectification keeps steps bounded: a lower floor hurts at equal η, not at equal η/σ",
-          Every((Better(_part("apollo", "floors"), (_part("σ=1e-05, η", "floors"),)),
-                 Close(_part("apollo", "floors"), _part("σ=1e-05, η/σ", "floors"), 0.01)))),
+          Every((Better(_floors("apollo"), (_floors("σ=1e-05, η"),)),
+                 Close(_floors("apollo"), _floors("σ=1e-05, η/σ"), 0.01)))),
     Claim(14, "η and σ matter only through their ratio", _COUPLED),
     Claim(15, "So only η needs tuning", _COUPLED),
     Claim(16, "Warm-up helps Apollo, and the others less",

@@ -172,13 +172,18 @@ def test_a_studys_claims_are_those_whose_decider_reads_it():
 
 
 def test_apollo_is_compared_with_sgd_w_wherever_both_are():
+    names = ("apollo", "sgd-w", "apollo ×2", "sgd-w ×2")
     table = rows_of(
-        train_loss={"apollo": [[v] for v in A], "sgd-w": [[v] for v in B], "apollo ×2": [[1.0]] * 3, "sgd-w ×2": [[1.0]] * 3},
-        test_loss={arm: [[1.0], [1.1], [1.3]] for arm in ("apollo", "sgd-w", "apollo ×2", "sgd-w ×2")},
+        train_loss=dict(zip(names, ([[v] for v in losses] for losses in (A, B, [1.0] * 3, [1.0] * 3)), strict=True)),
+        test_loss=dict(zip(names, ([[v] for v in losses] for losses in ([1.0] * 3, [1.0] * 3, B, A)), strict=True)),
         floor_occupancy={"apollo": [[0.5], [0.7], [0.6]], "apollo ×2": [[1.0]] * 3},
     )
+    # equal rates: sgd-w's is (0.01/0.01)(1-0.9) of Apollo's
+    rates = {"apollo": 0.01, "sgd-w": 0.1, "apollo ×2": 0.02, "sgd-w ×2": 0.02}
+    table["F6"] = table["F6"].with_columns(pl.col("arm").replace_strict(rates, return_dtype=pl.Float64).alias("lr"))
     title, head, body = report.against_sgd_w(table)
-    assert [(row[1], row[2], row[-1]) for row in body] == [
-        ("apollo", "60.0 %", "apollo"),
-        ("apollo ×2", "100.0 %", "no difference seen"),
+    assert [row[1:5] for row in body] == [
+        ["apollo", "60.0 %", "equal", "training loss"],
+        ["apollo ×2", "100.0 %", "10 times", "test loss"],
     ]
+    assert [row[-1] for row in body] == ["apollo", "sgd-w"]
