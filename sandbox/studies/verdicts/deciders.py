@@ -17,13 +17,20 @@ from sandbox.studies.verdicts.quantities import Missing, Quantity, Rows, Seeds, 
 class Comparison:
     """says: +1 as claimed, -1 the opposite, 0 neither beyond its 95 % interval.  p: of no difference, two-sided.
 
-    shown: what was compared, the difference and its interval.  smallest: the smallest difference found with 80 % power, shown.
+    shown: what was compared, the difference and its interval.  of, difference: the quantity and the difference in it, if any.
     """
 
     says: int
     p: float
     shown: str
-    smallest: str = ""
+    of: Quantity | None = None
+    difference: statistics.Difference | None = None
+
+    def smallest(self) -> str:
+        """The smallest difference found with 80 % power; "" where there is no such number."""
+        if self.of is None or self.difference is None or self.difference.mean is None:
+            return ""
+        return amount(self.of, statistics.smallest_found(self.difference.spread, self.difference.pairs))
 
 
 class Decider(Protocol):
@@ -54,10 +61,8 @@ class Better:
         for other in self.than:
             a, b = paired(mine, other.values(rows))
             d = statistics.paired(a, b)
-            smallest = amount(self.left, statistics.smallest_found(d.spread, d.pairs)) if d.mean is not None else ""
-            found.append(
-                Comparison(sign * direction(d, a, b), p_of(d), f"{self.left} − {other} {told(self.left, d)}", smallest)
-            )
+            shown = f"{self.left} − {other} {told(self.left, d)}"
+            found.append(Comparison(sign * direction(d, a, b), p_of(d), shown, self.left, d))
         return found
 
 
@@ -84,11 +89,7 @@ class Close:
         if d.mean is None or d.low is None or d.high is None:
             return [Comparison(0, 1.0, shown)]
         within, beyond = -self.margin < d.low and d.high < self.margin, d.low > self.margin or d.high < -self.margin
-        return [
-            Comparison(
-                int(within) - int(beyond), p_of(d), shown, amount(self.left, statistics.smallest_found(d.spread, d.pairs))
-            )
-        ]
+        return [Comparison(int(within) - int(beyond), p_of(d), shown, self.left, d)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,7 @@ def judge(claim: Claim, rows: Rows) -> Verdict:
         return Verdict(claim, UNTESTED, "; ".join([*dict.fromkeys(missing), *([because] if because else [])]))
     if all(c.says > 0 for c in found):
         return Verdict(claim, HOLDS, because)
-    smallest = next((c.smallest for c in found if c.says <= 0 and c.smallest), "")
+    smallest = next((said for c in found if c.says <= 0 and (said := c.smallest())), "")
     return Verdict(claim, UNDECIDED, f"{because}; detectable with 80 % power: {smallest}" if smallest else because)
 
 
