@@ -25,9 +25,11 @@ from sandbox.blocks import (
     NoDecay,
     NoProjection,
     Number,
+    Pairs,
     Projection,
     Rectifier,
     Solve,
+    Successive,
     WeakSecant,
     number,
 )
@@ -51,6 +53,7 @@ class Composition:
     lr: Number = number(default=0.01, range="[0, inf)")
     gradient: tuple[Block, ...] = ()
     moment: Moment = EMA()
+    pairs: Pairs = Successive()
     curvature: Curvature = WeakSecant()
     averaging: Averaging | Moment = NoAveraging()
     rectifier: Rectifier = AbsoluteFloor()
@@ -80,7 +83,8 @@ class Composition:
             name = type(block).__name__
             if "grad_norm" in block.needs and path != "gradient.0":
                 raise ValueError(f"{name} takes the norm of the raw gradients, so it must come first in `gradient`")
-            if {"y", "m"} & set(block.needs) and not self.moment.state:
+            compared = {"y", "m"} if self.pairs.successive else {"m"}
+            if compared & set(block.needs) and not self.moment.state:
                 raise ValueError(
                     f"{name} in slot {path!r} compares averages of the gradient, but {type(self.moment).__name__} keeps "
                     "none; for no momentum take moment=EMA(beta=0)"
@@ -96,7 +100,12 @@ class Composition:
     @functools.cached_property
     def uses_direction(self) -> bool:
         """Whether some block looks at the previous direction d."""
-        return any("d_old" in block.needs for _, block in self.blocks())
+        return self.needs_step or any("d_old" in block.needs for _, block in self.blocks())
+
+    @functools.cached_property
+    def needs_step(self) -> bool:
+        """Whether some block looks at the last step s = -η d."""
+        return not self.pairs.own_step and any("s" in block.needs for _, block in self.blocks())
 
     @functools.cached_property
     def stores_direction(self) -> bool:

@@ -130,9 +130,9 @@ def advance(
     x.m_old = first("moment", recipe.moment, state)
     x.u = run("moment", recipe.moment, x.g)
     x.m = first("moment", recipe.moment, new)
-    if x.m is not None and x.m_old is not None:
-        # y = m_t - m_{t-1}
-        x.y = x.m - x.m_old
+    s, x.y = run("pairs", recipe.pairs, None)
+    # s = θ_{t-1} - θ_{t-2} = -η d
+    x.s = -x.lr_old * x.d_old if s is None and recipe.needs_step else s
     x.B = run("curvature", recipe.curvature, None)
     x.averaged = run("averaging", recipe.averaging, x.B)
     x.D = run("rectifier", recipe.rectifier, x.averaged)
@@ -153,10 +153,15 @@ def dealias(old: Sequence[Tensor], new: Sequence[Tensor], copy: Callable[[Tensor
     """`new`, ready to be written over `old` one after another: what is another old tensor (a block may hand one state on to
     the next, or keep θ) is copied first, lest it change before it is read."""
 
-    def is_another(value: Tensor, place: int) -> bool:
-        return any(i != place and torch._C._is_alias_of(value, other) for i, other in enumerate(old))  # type: ignore[attr-defined]
+    places: dict[int, set[int]] = {}
+    for place, tensor in enumerate(old):
+        places.setdefault(_storage(tensor), set()).add(place)
+    return [copy(value) if places.get(_storage(value), {i}) != {i} else value for i, value in enumerate(new)]
 
-    return [copy(value) if is_another(value, place) else value for place, value in enumerate(new)]
+
+def _storage(tensor: Tensor) -> int:
+    """Equal for tensors that share memory."""
+    return tensor.untyped_storage()._cdata
 
 
 def own(path: str, block: Block, state: State) -> dict[str, Tensor]:

@@ -21,10 +21,12 @@ from sandbox.blocks.curvature import (
 )
 from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
 from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
+from sandbox.blocks.limited_memory import TwoLoop, UnitLength
 from sandbox.blocks.mixtures import FastAndSlow, NesterovMoment, TwoRates
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
 from sandbox.blocks.moments_of_squares import HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
 from sandbox.blocks.number import Number, number, where
+from sandbox.blocks.pairs import Successive
 from sandbox.blocks.projection import Box, NoProjection
 from sandbox.blocks.rectifier import (
     AbsoluteFloor,
@@ -39,7 +41,7 @@ from sandbox.blocks.rectifier import (
     StepRatio,
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
-from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule, Solve
+from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Pairs, Projection, Rectifier, Schedule, Solve
 from sandbox.blocks.solve import ClipEach, Divide, Sign
 
 __all__ = [
@@ -85,6 +87,7 @@ __all__ = [
     "NoProjection",
     "NoRectifier",
     "Number",
+    "Pairs",
     "Power",
     "Projection",
     "ProximalDecay",
@@ -103,9 +106,12 @@ __all__ = [
     "SquareRoot",
     "Stable",
     "StepRatio",
+    "Successive",
     "SumOfSquares",
+    "TwoLoop",
     "TwoRates",
     "Unit",
+    "UnitLength",
     "VarianceReduction",
     "WeakSecant",
     "block",

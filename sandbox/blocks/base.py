@@ -70,7 +70,8 @@ class Flow:
     g_old: Any = None  # the previous gradient, after the gradient blocks (0 at first)
     m_old: Any = None  # m before the update
     m: Any = None  # m after it
-    y: Any = None  # m - m_old
+    s: Any = None  # step of the pair, -η d as a rule
+    y: Any = None  # change of the gradient along it, m - m_old as a rule
     a: Any = None  # weight that the moment gives to the newest gradient
     u: Any = None  # numerator of the direction
     B: Any = None  # what the curvature block gave
@@ -87,7 +88,7 @@ class Block:
     """Base of all blocks; see the module's docstring.
 
     Class attributes: `slots` (where it fits), `state` (name -> ELEMENT, SCOPE or TENSOR), `needs` (fields of Flow
-    that must exist: "d_old", "g_old", "y", "hessian", "grad_norm"), `recalls` (its output comes again from its state),
+    that must exist: "d_old", "g_old", "s", "y", "hessian", "grad_norm"), `recalls` (its output comes again from its state),
     `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """

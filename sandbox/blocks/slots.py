@@ -35,6 +35,17 @@ class Moment(Block):
         return 1.0
 
 
+class Pairs(Block):
+    """Says which pair (s, y), a step and the change of the gradient along it, shows the curvature to the blocks after it.
+
+    Output: (s, y); s None stands for the last step, -η d.
+    """
+
+    slots: ClassVar[tuple[str, ...]] = ("pairs",)
+    own_step: ClassVar[bool] = False  # whether s is another one than the last step
+    successive: ClassVar[bool] = False  # whether y compares the moment's averages
+
+
 class Curvature(Block):
     """Estimates a diagonal B from what the step has seen."""
 
@@ -71,7 +82,7 @@ class Rectifier(Block):
 
 
 class Solve(Block):
-    """Makes the direction p from u/D (`value`); `x.u` and `x.D` have both apart, `x.d_old` and `x.y` the last pair."""
+    """Makes the direction p from u/D (`value`); `x.u` and `x.D` have both apart, `x.s` and `x.y` the last pair."""
 
     slots: ClassVar[tuple[str, ...]] = ("solve",)
     symbol: ClassVar[tuple[str, str]] = ("p", "p_t")  # what the decay's equation calls the output, as text and in LaTeX

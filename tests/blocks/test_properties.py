@@ -26,6 +26,7 @@ from sandbox.blocks import (
     WeakSecant,
 )
 from sandbox.recipe import Recipe
+from tests.light import light
 from tests.outside_blocks import RawProbe
 from tests.problem import SHAPES, Problem
 
@@ -265,7 +266,7 @@ def test_one_dimension_on_the_floor_with_momentum():
 def test_step_leaves_gradients_alone_and_late_parameters_count_for_themselves(name, maximize):
     problem = Problem()
     params = problem.tensors()
-    recipe = variants.get(name)
+    recipe = light(name)
     decayed = recipe.replace(gradient=(*recipe.gradient, L2Decay(weight_decay=0.1)))
     optimizer = sandbox.Optimizer(params, decayed, lr=0.01, maximize=maximize)
     for step in range(4):
@@ -302,7 +303,7 @@ def test_step_leaves_gradients_alone_and_late_parameters_count_for_themselves(na
 @pytest.mark.parametrize("name", variants.names())
 def test_zero_gradients_change_nothing_and_give_no_nan(name):
     """d = 0: α = 0, also at ε = 0, where the author's code gives NaN."""
-    recipe = variants.get(name)
+    recipe = light(name)
     if isinstance(recipe.curvature, WeakSecant):
         recipe = recipe.replace(**{"curvature.eps": 0.0})
     theta = [torch.full(s, 0.5, dtype=torch.float64) for s in SHAPES]

@@ -33,6 +33,7 @@ from sandbox.parts import SLOTS
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
 from tests import outside_blocks
+from tests.light import light
 from tests.problem import Problem
 
 # -- composing -------------------------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ def start(recipe, seed=0):
 
 @pytest.mark.parametrize("name", variants.names())
 def test_update_is_pure(name):
-    recipe = variants.get(name)
+    recipe = light(name)
     state, params = start(recipe)
     grads = [torch.tensor(g) for g in Problem(1).start]
     hessian = grads if recipe.second_order else None
@@ -258,7 +259,7 @@ def test_update_is_pure(name):
 @pytest.mark.parametrize("name", variants.names())
 def test_update_traces_with_make_fx(name):
     """The graph, replayed on other numbers, equals the update bitwise: nothing was baked in."""
-    recipe = variants.get(name)
+    recipe = light(name)
 
     def two_steps(state, params, grads, lr):
         for _ in range(2):
@@ -280,7 +281,7 @@ def test_update_traces_with_make_fx(name):
 @pytest.mark.parametrize("name", variants.names())
 def test_update_under_vmap_equals_single_runs(name):
     """Every number of the recipe, and η, as a batch of four: the same as four runs (1e-12: other kernels, 10 steps)."""
-    base = variants.get(name)
+    base = light(name)
     factors = torch.tensor([1.0, 0.7, 0.5, 0.9], dtype=torch.float64)
     names = [n for n in base.hyperparameters() if n != "lr" and np.isfinite(base.hyperparameters()[n])]
     # RAdam's ρ_∞ > 4 bounds its β from below

@@ -15,6 +15,7 @@ import variants
 from sandbox.blocks import EMA, AbsoluteFloor, Box, Monotone, Projection, WeakSecant, block
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
+from tests.light import light
 from theory_checks import counterexamples, coupling, nonconvex, problems, record, regret, scale_invariance, weak_secant
 from theory_checks.report import VACUOUS, VERIFIED, VIOLATED, fit_slope
 
@@ -403,7 +404,7 @@ def test_bad_input():
 
 @pytest.mark.parametrize("name", [n for n in variants.names() if not variants.get(n).second_order])
 def test_any_recipe_can_be_recorded(name):
-    run = record(name, "ridge-diabetes", 12, lr=InverseSquareRoot(first=0.01))
+    run = record(light(name), "ridge-diabetes", 12, lr=InverseSquareRoot(first=0.01))
     report = regret.check(run, points=3)
     assert report.bounds
     assert np.isfinite(run.theta).all()
