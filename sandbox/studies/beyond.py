@@ -43,7 +43,7 @@ SPACE: dict[str, Any] = {
     "scope": ["global", "parameter", "channel", "coordinate"],
 }
 RATE = {"lr": SPACE["lr"]}
-HELD_OUT = (("lenet-fashion", {}, 234), ("lstm-speeches", SMOKE, 300))
+HELD_OUT = (("lenet-fashion", {"images": 4000}, 186), ("lstm-speeches", SMOKE, 300))
 NAME = "found"
 
 
@@ -54,7 +54,7 @@ def search(folder: Path, trials: int, seeds: int) -> tuple[Recipe, pl.DataFrame]
     for name, space, recipes in (("blocks", SPACE, [found]), ("rates", RATE, list(PEERS))):
         result = compare(
             [m.recipe if isinstance(m, Ours) else m for m in recipes], "digits-mlp", search=space, tuner="tpe", trials=trials,
-            tuning_seeds=1, seeds=seeds, steps=200, evaluations=4, out=folder / name,
+            tuning_seeds=1, seeds=seeds, steps=200, evaluations=2, out=folder / name,
         )  # fmt: skip
         rows.append(result.runs)
         if name == "blocks":
@@ -66,7 +66,7 @@ def held_out(recipe: Recipe, folder: Path, seeds: int, rates: int) -> Iterator[p
     """The final runs on the other tasks, with fresh seeds, all at the best of equal grids of rates."""
     for name, options, steps in HELD_OUT:
         yield compare(
-            [recipe, *PEERS], tasks.get(name, **options), rates=rates, tuning_seeds=1, seeds=seeds, steps=steps, evaluations=3,
+            [recipe, *PEERS], tasks.get(name, **options), rates=rates, tuning_seeds=1, seeds=seeds, steps=steps, evaluations=2,
             out=folder / name,
         ).runs  # fmt: skip
 
@@ -99,7 +99,7 @@ def main() -> None:
     """Searches, checks, and keeps what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results/beyond"))
-    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--rates", type=int, default=3)
     given = parser.parse_args()
