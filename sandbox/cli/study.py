@@ -16,7 +16,7 @@ from sandbox.cli import interrupt, screen
 class Study(interrupt.Command):
     """The paper's experiments: list them, run one in a size, report what was found.
 
-    Sizes: smoke (seconds, with packaged data), cpu (half an hour to hours), gpu, and paper (its exact settings, on folders of
+    Sizes: smoke (seconds, with packaged data), cpu (minutes to half an hour), gpu, and paper (its exact settings, on folders of
     full data). Runs that are there already are not repeated.
 
     Try:
