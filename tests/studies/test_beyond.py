@@ -31,7 +31,7 @@ LOW, HIGH = [1.0, 1.1, 1.2], [2.0, 2.12, 2.21]
 
 @pytest.mark.parametrize(("second", "better"), [(HIGH, True), (LOW, False), ([0.5, 0.6, 0.71], False)])
 def test_it_is_better_only_where_it_is_everywhere(second, better):
-    table = rows(a__found=LOW, a__apollo=HIGH, a__adamw=HIGH, b__found=LOW, b__apollo=HIGH, b__adamw=second)
+    table = rows(a__found=LOW, a__apollo=HIGH, a__adamw=second, b__found=LOW, b__apollo=HIGH, b__adamw=HIGH)
     (_, _, body), found = beyond.differences(table)
     assert found == better
     assert [row[:2] for row in body] == [["a", "apollo"], ["a", "adamw"], ["b", "apollo"], ["b", "adamw"]]
