@@ -39,10 +39,7 @@ STUDY = Study(
     note="sgd-w has Apollo's warm-up: where Apollo and sgd-w move alike, it is the warm-up that makes the range wide.",
     tiers={
         "smoke": _parts("digits-mlp", digits(6), (1.0, 10.0), seeds=1, steps=30, evaluations=1),
-        "cpu": _parts(
-            "lenet-fashion", _LENET, FACTORS, options={"images": 4000, "epochs": 4}, seeds=3,
-            rate=CIFAR_MILESTONES, evaluations=2,
-        ),
+        "cpu": _parts("lenet-fashion", _LENET, FACTORS, seeds=5, rate=CIFAR_MILESTONES, evaluations=4),
         "paper": [
             Part(
                 name="compensated", task="resnet110-cifar10", arms=scaled(images(), METHODS, True), seeds=5,

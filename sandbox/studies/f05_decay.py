@@ -47,7 +47,7 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name=name, task="lenet-fashion", options={"images": 4000, "epochs": 5}, arms=arms, seeds=3,
+                name=name, task="lenet-fashion", options={"images": 5000, "epochs": 20}, arms=arms, seeds=3,
                 rate=CIFAR_MILESTONES, evaluations=4,
             )
             for name, arms in (("strength", scaled(_LENET, SMALL_FACTORS)), ("form", forms(_LENET)))

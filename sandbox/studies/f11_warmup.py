@@ -4,7 +4,7 @@ from sandbox.studies.arms import digits, images
 from sandbox.studies.rates import CIFAR_MILESTONES
 from sandbox.studies.study import Arm, Part, Study
 
-LENGTHS = (0, 25)
+LENGTHS = (0, 10, 100, 500)
 METHODS = ("apollo", "sgd", "adam", "radam", "adabelief", "adahessian")
 
 
@@ -26,10 +26,10 @@ STUDY = Study(
         "smoke": [Part(name="main", task="digits-mlp", arms=warmed(digits(), (0, 10)), seeds=1, steps=40, evaluations=1)],
         "cpu": [
             Part(
-                name=name, task="lenet-fashion", options={"images": 4000, "epochs": 4},
-                arms=warmed(_LENET, lengths, factor), seeds=3, rate=CIFAR_MILESTONES, evaluations=2,
+                name=name, task="lenet-fashion", arms=warmed(_LENET, LENGTHS, factor), seeds=6, rate=CIFAR_MILESTONES,
+                evaluations=8,
             )
-            for name, factor, lengths in (("main", 1.0, LENGTHS), ("rate ×3", 3.0, LENGTHS))
+            for name, factor in (("main", 1.0), ("rate ×3", 3.0))
         ],
         "paper": [
             Part(

@@ -86,7 +86,7 @@ def _range(arm: str, part: str) -> Combined:
 
 
 def _gain(arm: str) -> Combined:
-    return minus(_accuracy("F11", "main", f"{arm} w=25"), _accuracy("F11", "main", f"{arm} w=0"))
+    return minus(_accuracy("F11", "main", f"{arm} w=100"), _accuracy("F11", "main", f"{arm} w=0"))
 
 
 def _forms(arm: str) -> Combined:
@@ -139,7 +139,7 @@ CLAIMS = (
     Claim(14, "η and σ matter only through their ratio", _COUPLED),
     Claim(15, "So only η needs tuning", _COUPLED),
     Claim(16, "Warm-up helps Apollo, and the others less",
-          Every((Better(_accuracy("F11", "main", "apollo w=25"), (_accuracy("F11", "main", "apollo w=0"),)),
+          Every((Better(_accuracy("F11", "main", "apollo w=100"), (_accuracy("F11", "main", "apollo w=0"),)),
                  Better(_gain("apollo"), _first_order(_gain))))),
     Claim(17, "Starting at zero makes d and B too small at first", Open("rows hold the share on the floor, not the size of B")),
     Claim(18, "The absolute value costs next to nothing: less than 5 % of an update",
