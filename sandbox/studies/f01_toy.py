@@ -20,9 +20,9 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name="main", task="lenet-fashion", options={"images": 4000, "epochs": 4}, arms=_SEARCHED, seeds=3,
-                rate=TOY_RATE, evaluations=4,
-                search=Search(factors=tuple(round(rate / 1e-3, 6) for rate in TOY_RATES), steps=80),
+                name="main", task="lenet-fashion", options={"images": 4000, "epochs": 3}, arms=_SEARCHED, seeds=3,
+                rate=TOY_RATE, evaluations=3,
+                search=Search(factors=tuple(round(rate / 1e-3, 6) for rate in TOY_RATES), steps=40),
             )
         ],
         "paper": [Part(name="main", task="cnn-cifar10", arms=_ARMS, seeds=5, rate=TOY_RATE, evaluations=50)],

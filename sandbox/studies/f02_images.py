@@ -20,7 +20,7 @@ STUDY = Study(
     key="F2",
     name="images",
     question="In which order do the optimizers stand in training loss and accuracy, and how much does weak decay cost Adam?",
-    note="cpu: ResNet-8 at 14×14, four passes, rates searched, γ as on CIFAR-10. Decay hardly acts in so few updates: what is "
+    note="cpu: ResNet-8 at 14×14, three passes, rates searched, γ as on CIFAR-10. Decay hardly acts in so few updates: what is "
     "said of strong and weak decay cannot be seen. gpu: T η γ as in the paper.",
     tiers={
         "smoke": [
@@ -32,8 +32,8 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name=name, task="resnet8-fashion", options={"epochs": 4}, arms=_arms(10), seeds=3, rate=rate,
-                evaluations=4, search=Search(factors=(0.3, 1.0, 3.0), steps=117),
+                name=name, task="resnet8-fashion", options={"epochs": 3}, arms=_arms(10), seeds=3, rate=rate,
+                evaluations=2, search=Search(factors=(0.3, 1.0, 3.0), steps=78),
             )
             for name, rate in _RATES[:1]
         ],
