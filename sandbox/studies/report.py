@@ -18,7 +18,8 @@ from sandbox.studies.verdicts.quantities import End, Rows
 Table = tuple[str, list[str], list[list[str]]]  # title, head, rows
 
 HEAD = ["arm", "lr", "training loss", "validation loss", "test loss", "test metric", "diverged", "ms/step", "on floor"]
-SGD_W = ["study", "arm", "on floor", "η/σ against sgd-w's", "measure", "difference [95 %]", "p (Holm)", "better"]
+SGD_W = ["study", "arm", "on floor", "measure", "difference [95 %]", "p (Holm)", "better"]
+_RELATIVE = End("", "", "", "", log=True)
 DIFFERENCES = ["difference of test losses", "mean [95 %]", "p (Holm)"]
 
 
@@ -88,31 +89,41 @@ def _differences(study: Study, rows: pl.DataFrame, part: str, arms: list[str]) -
 
 
 def against_sgd_w(rows: Rows) -> Table:
-    """Where curvature makes a difference: Apollo minus momentum SGD, in every part with both; Holm over all of them.
+    """Where curvature makes a difference: Apollo minus momentum SGD at the rate that is equal on Apollo's floor, (η/σ)(1-β).
 
-    Training losses are compared where both have the rate that is equal on Apollo's floor, (η/σ)(1-β); where a search chose
-    other rates by validation loss, test losses are.
+    In every part with both.  After a search, whose winners have different rates, the runs of the search are compared, rate by
+    rate, by their validation losses; else final runs, seed by seed, by their training losses.  Holm over all rows.
     """
     found = []
     for key, table in rows.items():
-        final = table.filter(pl.col("role") == "final")
-        arms = final.select("part", "arm").unique(maintain_order=True).rows()
+        arms = table.select("part", "arm").unique(maintain_order=True).rows()
         for part, arm in arms:
             apollo = arm.replace("sgd-w", "apollo")
             if arm.startswith("sgd-w") and (part, apollo) in arms:
-                mine, other = (final.filter((pl.col("part") == part) & (pl.col("arm") == a)) for a in (apollo, arm))
-                ratio = mine["lr"][0] / SIGMA * (1 - BETA) / other["lr"][0]
-                equal = abs(ratio - 1) < 0.01
-                column = "train_loss" if equal else "test_loss"
-                left, right = (End(key, part, a, column, log=True) for a in (apollo, arm))
-                d = statistics.paired(*paired(left.values(rows), right.values(rows)))
-                shown = [f"{key} {part}", apollo, floor_share(mine), "equal" if equal else f"{ratio:.2g} times"]
-                found.append((d, [*shown, column.replace("_", "ing " if equal else " "), told(left, d)]))
+                mine, other = (table.filter((pl.col("part") == part) & (pl.col("arm") == a)) for a in (apollo, arm))
+                searched = "tuning" in mine["role"]
+                d = _at_equal_rates(mine, other, *(("tuning", "validation_loss") if searched else ("final", "train_loss")))
+                if d is not None:
+                    what = "validation loss, a pair a rate" if searched else "training loss, a pair a seed"
+                    found.append((d, [f"{key} {part}", apollo, floor_share(mine), what, told(_RELATIVE, d)]))
     body = []
     for (d, shown), p in zip(found, statistics.holm([p_of(d) for d, _ in found]), strict=True):
         sign = 0 if p >= 0.05 or d.low is None or d.high is None else int(d.low > 0) - int(d.high < 0)
         body.append([*shown, f"{p:.3f}", ("no difference seen", "sgd-w", "apollo")[sign]])
-    return "Apollo minus sgd-w", SGD_W, body
+    return "Apollo minus sgd-w at equal rates", SGD_W, body
+
+
+def _at_equal_rates(apollo: pl.DataFrame, sgd: pl.DataFrame, role: str, column: str) -> statistics.Difference | None:
+    """Differences of the logarithms of a column at the end, of the runs whose rates are equal on the floor and which both ended
+    well; None where there are none."""
+    ends = [
+        t.filter((pl.col("role") == role) & (pl.col("step") == pl.col("steps")) & pl.col(column).is_finite())
+        .with_columns((pl.col("lr") * factor).round_sig_figs(4).alias("rate"))
+        .select("rate", "seed", pl.col(column).log())
+        for t, factor in ((apollo, (1 - BETA) / SIGMA), (sgd, 1.0))
+    ]
+    both = ends[0].join(ends[1], on=["rate", "seed"], suffix="_sgd").sort("rate", "seed")
+    return statistics.paired(both[column].to_list(), both[f"{column}_sgd"].to_list()) if len(both) else None
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 import pytest
 from scipy import stats
@@ -171,19 +173,33 @@ def test_a_studys_claims_are_those_whose_decider_reads_it():
 # -- beside SGD at the rate of the floor -------------------------------------------------------------------------------
 
 
-def test_apollo_is_compared_with_sgd_w_wherever_both_are():
-    names = ("apollo", "sgd-w", "apollo ×2", "sgd-w ×2")
+def test_apollo_is_compared_with_sgd_w_at_equal_rates():
+    names = ("apollo", "sgd-w", "apollo ×2", "sgd-w ×2", "sgd")
     table = rows_of(
-        train_loss=dict(zip(names, ([[v] for v in losses] for losses in (A, B, [1.0] * 3, [1.0] * 3)), strict=True)),
-        test_loss=dict(zip(names, ([[v] for v in losses] for losses in ([1.0] * 3, [1.0] * 3, B, A)), strict=True)),
+        train_loss=dict(zip(names, ([[v] for v in losses] for losses in (A, B, [1.0] * 3, [1.0] * 3, B)), strict=True)),
         floor_occupancy={"apollo": [[0.5], [0.7], [0.6]], "apollo ×2": [[1.0]] * 3},
     )
-    # equal rates: sgd-w's is (0.01/0.01)(1-0.9) of Apollo's
-    rates = {"apollo": 0.01, "sgd-w": 0.1, "apollo ×2": 0.02, "sgd-w ×2": 0.02}
+    # (0.01/0.01)(1-0.9) is the rate of SGD that equals Apollo's; at twice the rate SGD's is another
+    rates = {"apollo": 0.01, "sgd-w": 0.1, "apollo ×2": 0.02, "sgd-w ×2": 0.02, "sgd": 0.1}
     table["F6"] = table["F6"].with_columns(pl.col("arm").replace_strict(rates, return_dtype=pl.Float64).alias("lr"))
-    title, head, body = report.against_sgd_w(table)
-    assert [row[1:5] for row in body] == [
-        ["apollo", "60.0 %", "equal", "training loss"],
-        ["apollo ×2", "100.0 %", "10 times", "test loss"],
-    ]
-    assert [row[-1] for row in body] == ["apollo", "sgd-w"]
+    _, _, body = report.against_sgd_w(table)
+    d = statistics.paired([math.log(v) for v in A], [math.log(v) for v in B])
+    assert [row[:3] for row in body] == [["F6 main", "apollo", "60.0 %"]]
+    assert body[0][4].startswith(f"{100 * math.expm1(d.mean):+.3g} % [")
+    assert body[0][-1] == "apollo"
+
+
+def test_after_a_search_it_is_rate_by_rate():
+    final = rows(apollo=[1.0] * 3, **{"sgd-w": [2.0] * 3})["F6"].with_columns(pl.lit(None, pl.Float64).alias("floor_occupancy"))
+    tried = pl.DataFrame(
+        [
+            {"study": "F6", "part": "main", "role": "tuning", "arm": arm, "lr": lr * factor, "seed": 7, "step": 4, "steps": 4,
+             "validation_loss": loss, "diverged": False}
+            for arm, factor, losses in (("apollo", 1.0, (1.1, 2.0, float("inf"))), ("sgd-w", 10.0, (1.0, 1.8, 1.5)))
+            for lr, loss in zip((0.01, 0.03, 0.1), losses, strict=True)
+        ]
+    )  # fmt: skip
+    _, _, body = report.against_sgd_w({"F6": pl.concat([final, tried], how="diagonal")})
+    assert body[0][3] == "validation loss, a pair a rate"
+    assert body[0][4].endswith("n = 2")  # the third diverged
+    assert body[0][4].startswith(f"{100 * math.expm1((math.log(1.1) + math.log(2.0 / 1.8)) / 2):+.3g} %")
