@@ -91,8 +91,8 @@ def _differences(study: Study, rows: pl.DataFrame, part: str, arms: list[str]) -
 def against_sgd_w(rows: Rows) -> Table:
     """Where curvature makes a difference: Apollo minus momentum SGD at the rate that is equal on Apollo's floor, (η/σ)(1-β).
 
-    In every part with both.  After a search, whose winners have different rates, the runs of the search are compared, rate by
-    rate, by their validation losses; else final runs, seed by seed, by their training losses.  Holm over all rows.
+    In every part with both.  Final runs are compared, seed by seed, by their training losses; where a search chose rates that
+    are not equal, its runs are, rate by rate, by their validation losses.  Holm over all rows.
     """
     found = []
     for key, table in rows.items():
@@ -101,10 +101,10 @@ def against_sgd_w(rows: Rows) -> Table:
             apollo = arm.replace("sgd-w", "apollo")
             if arm.startswith("sgd-w") and (part, apollo) in arms:
                 mine, other = (table.filter((pl.col("part") == part) & (pl.col("arm") == a)) for a in (apollo, arm))
-                searched = "tuning" in mine["role"]
-                d = _at_equal_rates(mine, other, *(("tuning", "validation_loss") if searched else ("final", "train_loss")))
+                what, d = "training loss, a pair a seed", _at_equal_rates(mine, other, "final", "train_loss")
+                if d is None:
+                    what, d = "validation loss, a pair a rate", _at_equal_rates(mine, other, "tuning", "validation_loss")
                 if d is not None:
-                    what = "validation loss, a pair a rate" if searched else "training loss, a pair a seed"
                     found.append((d, [f"{key} {part}", apollo, floor_share(mine), what, told(_RELATIVE, d)]))
     body = []
     for (d, shown), p in zip(found, statistics.holm([p_of(d) for d, _ in found]), strict=True):
