@@ -181,7 +181,8 @@ def test_apollo_is_compared_with_sgd_w_at_equal_rates():
     )
     # (0.01/0.01)(1-0.9) is the rate of SGD that equals Apollo's; at twice the rate SGD's is another
     rates = {"apollo": 0.01, "sgd-w": 0.1, "apollo ×2": 0.02, "sgd-w ×2": 0.02, "sgd": 0.1}
-    table["F6"] = table["F6"].with_columns(pl.col("arm").replace_strict(rates, return_dtype=pl.Float64).alias("lr"))
+    own = pl.col("arm").replace_strict(rates, return_dtype=pl.Float64).alias("lr")
+    table["F6"] = table["F6"].with_columns(own, pl.lit(None, pl.Float64).alias("validation_loss"))
     _, _, body = report.against_sgd_w(table)
     d = statistics.paired([math.log(v) for v in A], [math.log(v) for v in B])
     assert [row[:3] for row in body] == [["F6 main", "apollo", "60.0 %"]]
