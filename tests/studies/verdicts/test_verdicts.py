@@ -191,7 +191,8 @@ def test_apollo_is_compared_with_sgd_w_at_equal_rates():
 
 
 def test_after_a_search_it_is_rate_by_rate():
-    final = rows(apollo=[1.0] * 3, **{"sgd-w": [2.0] * 3})["F6"].with_columns(pl.lit(None, pl.Float64).alias("floor_occupancy"))
+    losses = {"apollo": [[1.0]] * 3, "sgd-w": [[2.0]] * 3}  # at the rates 0.1, of which Apollo's is 1.0 on the floor
+    final = rows_of(train_loss=losses)["F6"].with_columns(pl.lit(None, pl.Float64).alias("floor_occupancy"))
     tried = pl.DataFrame(
         [
             {"study": "F6", "part": "main", "role": "tuning", "arm": arm, "lr": lr * factor, "seed": 7, "step": 4, "steps": 4,
