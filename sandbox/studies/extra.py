@@ -71,7 +71,7 @@ class Parabola(PureTask):
 class ContiguousLBFGS(torch.optim.LBFGS):
     """torch's L-BFGS for parameters in any layout: it views gradients as vectors, which channels_last ones are not."""
 
-    def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any]) -> Any:
         """One step; `closure` gives the loss and leaves the gradients."""
 
         def evaluated() -> Any:
