@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sandbox import suggest
-from sandbox.backends.base import Backend, Cohort, Step, all_finite, totals
+from sandbox.backends.base import Backend, Cohort, Step, all_finite, needs_sums, totals
 
-__all__ = ["NAMES", "Backend", "Cohort", "Step", "all_finite", "get", "totals"]
+__all__ = ["NAMES", "Backend", "Cohort", "Step", "all_finite", "get", "needs_sums", "totals"]
 
 NAMES = ("eager", "reference", "compiled", "scripted")
 

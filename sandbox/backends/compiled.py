@@ -5,8 +5,11 @@ How tensors lie: `sandbox.backends.plan`.  `flat=True`: parameters become views 
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from sandbox.backends import graph
-from sandbox.backends.kernels import Kernel, kernel_of
+from sandbox.backends.base import Cohort, Step, only_tensorwise
+from sandbox.backends.kernels import Kernel, PhasedKernel, kernel_of, phased_of
 from sandbox.backends.plan import Planned
 from sandbox.recipe import Recipe
 
@@ -19,6 +22,17 @@ class Compiled(Planned):
     def __init__(self, *, flat: bool = False, mode: str | None = None) -> None:
         self.flat, self.mode = flat, mode
 
-    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> Kernel:
+    def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
+        """As `Planned.load`.  Raises ValueError for parts of tensors that share scalars in a way that no plan knows."""
+        if only_tensorwise(cohort, step):
+            raise ValueError(
+                f"recipe {step.recipe.name!r} with scope {step.recipe.scope!r} is not compiled for such parts of tensors; "
+                "use backend='eager'"
+            )
+        return super().load(cohort, step, check=check)
+
+    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Kernel | PhasedKernel:
         """Compiled at the first call in the process."""
+        if phased:
+            return phased_of(recipe, signature, step_only=step_only)
         return kernel_of(recipe, signature, step_only=step_only, mode=self.mode)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 
 from torch import Tensor
 
 from sandbox.backends import graph
-from sandbox.backends.base import Cohort, Step
+from sandbox.backends.base import Cohort, Step, only_tensorwise
 from sandbox.backends.pieces import Program, program_of
 from sandbox.backends.plan import Planned
 from sandbox.backends.reference import Reference
+from sandbox.distributed.ranks import Run
 from sandbox.recipe import Recipe
 
 _REFERENCE = Reference()
@@ -22,18 +24,26 @@ class Eager(Planned):
 
     name = "eager"
 
-    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> Program:
-        """Written at the first call in the process."""
+    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Program:
+        """Written at the first call in the process; it always has phases."""
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """As `Planned.load`; a recipe without a graph is left to the reference."""
+        if cohort.plan is None and only_tensorwise(cohort, step):
+            cohort.plan = _Refused("", warned=True)
         if not isinstance(cohort.plan, _Refused):
             try:
                 return super().load(cohort, step, check=check)
             except graph.NoGraph as error:
                 cohort.plan = _Refused(str(error))
         return _REFERENCE.load(cohort, step, check=check)
+
+    def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
+        """See `Backend`."""
+        if isinstance(cohort.plan, _Refused):
+            return _REFERENCE.phases(cohort, step)
+        return super().phases(cohort, step)
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort; warns at its first one by the reference, which raises what is wrong with the block itself."""

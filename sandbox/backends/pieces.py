@@ -42,9 +42,11 @@ class Program:
         self.row = tuple(theta["val"].shape[1:])  # as recorded
         cpu = signature.device == "cpu"
         try:
-            self.phases = [Writer(p, len(places), theta["first"], cpu=cpu).written() for p in cut(traced)]
+            parts = cut(traced)
+            self.phases = [Writer(p, len(places), theta["first"], cpu=cpu).written() for p in parts]
         except NotRecordable as error:
             raise graph.no_graph(recipe, error) from error
+        self.reductions = [part.reductions for part in parts]
         selfcheck.check(recipe, signature, lambda *inputs: Run(self, 48)(inputs), self.steps_only)
 
     def run_for(self, theta: Tensor) -> Run:
@@ -74,7 +76,7 @@ class Run:
     """
 
     def __init__(self, program: Program, size: int) -> None:
-        self.program, self.size = program, size
+        self.program, self.size, self.reductions = program, size, program.reductions
         self.inputs: list[Tensor] = []
         self.buffers: Any = None
         self.shares: dict[int, Sequence[Tensor]] = {}  # an input's pieces
@@ -84,12 +86,18 @@ class Run:
 
     def __call__(self, inputs: Sequence[Tensor]) -> None:
         """Makes a step: writes θ and the states."""
-        self._lay(inputs)
+        self.begin(inputs)
         sums: list[Tensor] = []
-        for phase, pieces, wholes in zip(self.program.phases, self.pieces, self.wholes, strict=True):
-            sums += phase.function(inputs, sums, pieces, wholes)
+        for number in range(len(self.program.phases)):
+            sums += self.phase(number, sums)
 
-    def _lay(self, inputs: Sequence[Tensor]) -> None:
+    def phase(self, number: int, sums: Sequence[Tensor]) -> Sequence[Tensor]:
+        """One phase, with the sums of those before it; the last one writes."""
+        function = self.program.phases[number].function
+        return function(self.inputs, sums, self.pieces[number], self.wholes[number])
+
+    def begin(self, inputs: Sequence[Tensor]) -> None:
+        """Takes the inputs of a step."""
         theta = inputs[self.program.theta]
         buffers = _BUFFERS.__dict__.setdefault("all", {})
         if self.buffers is not buffers or self.inputs[self.program.theta].shape != theta.shape:

@@ -8,7 +8,9 @@ kept for the process: a recipe's structure needs one for arenas and one for larg
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import torch
@@ -16,9 +18,11 @@ from torch import Tensor
 
 from sandbox import scope
 from sandbox.backends import graph, layout, places
-from sandbox.backends.base import Cohort, Step, totals
+from sandbox.backends.base import Cohort, Step, needs_sums, totals
+from sandbox.backends.phased import PhasedRun, Unit, phases
 from sandbox.backends.places import Large, Run, Small, make_views
 from sandbox.blocks import ELEMENT, SCOPE
+from sandbox.distributed import ranks
 from sandbox.pure import state_dtype
 from sandbox.recipe import Recipe
 
@@ -39,8 +43,9 @@ class Planned:
     name: str
     flat = False
 
-    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> Kernel:
-        """The kernel of a signature.  step_only: it may write the step in θ's place.  Raises NoGraph."""
+    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Kernel:
+        """The kernel of a signature.  step_only: it may write the step in θ's place.  phased: its runs must be able to stop for
+        sums over several ranks (`PhasedRun`).  Raises NoGraph."""
         raise NotImplementedError
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
@@ -60,6 +65,10 @@ class Planned:
             cohort.check(step.grads)
             raise
 
+    def phases(self, cohort: Cohort, step: Step) -> ranks.Run[Callable[[], None]]:
+        """See `Backend`."""
+        return phases(cohort.plan.units(step), cohort, step)
+
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort: a graph for each arena, one call for each large tensor."""
         cohort.plan.step(cohort, step)
@@ -69,7 +78,12 @@ class Plan:
     """How a cohort runs: which tensors go where, and every buffer and view that a step needs."""
 
     def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Planned) -> None:
-        self.recipe, self.structure, self.flat, self.kernel = step.recipe, structure, backend.flat, backend.kernel
+        self.recipe, self.structure, self.flat, self.kernel = (
+            step.recipe,
+            structure,
+            backend.flat,
+            functools.partial(backend.kernel, phased=needs_sums(cohort, step)),
+        )
         self.names: list[str] = []  # of the coefficients
         self.threads = torch.get_num_threads()  # Inductor writes it into its code
         kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
@@ -165,7 +179,7 @@ class Plan:
             states.append(made)
         theta, theta_views = buffer()
         g, g_views = buffer()
-        hessian, hessian_views = buffer() if recipe.second_order else (None, [])
+        inputs = {name: buffer() for name in recipe.inputs}
         rows = [t for r in (tensors, each) for t in (r.owner, r.lengths, r.valid)]
         arena = Small(
             indices=indices,
@@ -175,8 +189,7 @@ class Plan:
             addresses=[v.data_ptr() for v in theta_views],
             g=g,
             g_views=g_views,
-            hessian=hessian,
-            hessian_views=hessian_views,
+            inputs=inputs,
             states=states,
             numbers=self.numbers[dtype, device],
             norm=self.norms[dtype, device],
@@ -207,26 +220,42 @@ class Plan:
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes the step that was loaded."""
         for large in self.large:
-            large.step(step.grads[large.index], step.hessians[large.index])
+            large.step(step.grads[large.index], [row[large.index] for row in step.inputs.values()])
         for small in self.small:
             self._run_arena(small, step)
 
+    def units(self, step: Step) -> list[Unit]:
+        """Arenas and large tensors, for a step in phases."""
+        found = [Unit([x.index], cast(PhasedRun, x.run), x.inputs(step.grads[x.index], []), _nothing) for x in self.large]
+        for small in self.small:
+            found.append(
+                Unit(
+                    small.indices, cast(PhasedRun, small.run), self._inputs(small, step), functools.partial(self._write, small)
+                )
+            )
+        return found
+
     def _run_arena(self, small: Small, step: Step) -> None:
+        small.run(self._inputs(small, step))
+        self._write(small)
+
+    def _inputs(self, small: Small, step: Step) -> list[Tensor]:
         extra = list(small.norm)
-        if small.hessian is not None:
-            torch._foreach_copy_(small.hessian_views, _some(step.hessians, small.indices))
-            extra.append(small.hessian)
+        for name, (made, views) in small.inputs.items():
+            torch._foreach_copy_(views, [step.inputs[name][i] for i in small.indices])
+            extra.append(made)
         if self.flat:
             if [p.data_ptr() for p in small.params] != small.addresses:
                 make_views(small)
         elif not small.steps_only:
             torch._foreach_copy_(small.theta_views, small.params)
-        small.run([small.numbers, *small.rows, small.theta, small.g, *extra, *small.states])
+        return [small.numbers, *small.rows, small.theta, small.g, *extra, *small.states]
+
+    def _write(self, small: Small) -> None:
         if small.steps_only:
             torch._foreach_sub_(small.params, small.theta_views)
         elif not self.flat:
             torch._foreach_copy_(small.params, small.theta_views)
 
 
-def _some(tensors: list[Tensor | None], indices: list[int]) -> list[Tensor]:
-    return [t for i in indices if (t := tensors[i]) is not None]
+def _nothing() -> None: ...
