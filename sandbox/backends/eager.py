@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 
@@ -16,7 +17,6 @@ from sandbox.distributed.ranks import Run
 from sandbox.recipe import Recipe
 
 _REFERENCE = Reference()
-_warned: set[str] = set()
 
 
 class Eager(Planned):
@@ -29,28 +29,41 @@ class Eager(Planned):
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """As `Planned.load`; a recipe without a graph is left to the reference, with a warning."""
+        """As `Planned.load`; a recipe without a graph, or parts of tensors that no plan knows, are left to the reference."""
         if cohort.plan is None and only_tensorwise(cohort, step):
-            cohort.plan = _REFERENCE
-        if cohort.plan is not _REFERENCE:
+            cohort.plan = _Refused("", warned=True)
+        if not isinstance(cohort.plan, _Refused):
             try:
                 return super().load(cohort, step, check=check)
             except graph.NoGraph as error:
-                cohort.plan = _REFERENCE
-                if str(error) not in _warned:
-                    _warned.add(str(error))
-                    warnings.warn(f"{error}\nIts steps run tensor by tensor, as with backend='reference'.", stacklevel=4)
+                cohort.plan = _Refused(str(error))
         return _REFERENCE.load(cohort, step, check=check)
 
     def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
         """See `Backend`."""
-        if cohort.plan is _REFERENCE:
-            return _REFERENCE.phases(cohort, step)
-        return super().phases(cohort, step)
+        if not isinstance(cohort.plan, _Refused):
+            return super().phases(cohort, step)
+        _warn(cohort.plan)
+        return _REFERENCE.phases(cohort, step)
 
     def step(self, cohort: Cohort, step: Step) -> None:
-        """One step of the cohort."""
-        if cohort.plan is _REFERENCE:
-            _REFERENCE.step(cohort, step)
-        else:
+        """One step of the cohort; warns at its first one by the reference, which raises what is wrong with the block itself."""
+        if not isinstance(cohort.plan, _Refused):
             super().step(cohort, step)
+            return
+        _REFERENCE.step(cohort, step)
+        _warn(cohort.plan)
+
+
+@dataclasses.dataclass
+class _Refused:
+    """In the place of a plan: why there is none."""
+
+    why: str
+    warned: bool = False
+
+
+def _warn(plan: _Refused) -> None:
+    if not plan.warned:
+        plan.warned = True
+        warnings.warn(f"{plan.why}\nIts steps run tensor by tensor, as with backend='reference'.", stacklevel=5)

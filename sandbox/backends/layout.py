@@ -220,6 +220,9 @@ def rows_of(sizes: Sequence[int], width: int, device: torch.device) -> Rows:
 def row_sums(x: Tensor, padding: Any, reduce: str, out: Tensor) -> None:
     """Sum, or maximum of entries ≥ 0, of each row of x without its padding.  padding: see `padding_of`."""
     function = torch.sum if reduce == "sum" else torch.amax
+    if padding == 0:
+        out.zero_()
+        return
     if isinstance(padding, int):
         function(x[:, :padding], 1, out=out)
         return

@@ -25,6 +25,7 @@ from sandbox.distributed.ranks import Ranks, Rounds, advance
 from sandbox.optimizer import checkpoint, collective, groups
 from sandbox.optimizer.cohorts import Cohorts, complete, same_objects, tidy
 from sandbox.optimizer.evaluation import evaluate, not_finite
+from sandbox.optimizer.torch_base import Base
 from sandbox.pure import global_norm
 from sandbox.recipe import Recipe
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 NonFinite = Literal["raise", "skip", "pass"]
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(Base):
     """Trains parameters with a recipe.
 
     params: tensors, (name, tensor) pairs or groups, as for any torch optimizer; a group may have its own "lr",
