@@ -29,7 +29,7 @@ class Eager(Planned):
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """As `Planned.load`; a recipe without a graph, or parts of tensors that no plan knows, are left to the reference."""
+        """As `Planned.load`; a recipe without a graph is left to the reference."""
         if cohort.plan is None and only_tensorwise(cohort, step):
             cohort.plan = _Refused("", warned=True)
         if not isinstance(cohort.plan, _Refused):
@@ -41,10 +41,9 @@ class Eager(Planned):
 
     def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
         """See `Backend`."""
-        if not isinstance(cohort.plan, _Refused):
-            return super().phases(cohort, step)
-        _warn(cohort.plan)
-        return _REFERENCE.phases(cohort, step)
+        if isinstance(cohort.plan, _Refused):
+            return _REFERENCE.phases(cohort, step)
+        return super().phases(cohort, step)
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of the cohort; warns at its first one by the reference, which raises what is wrong with the block itself."""
@@ -52,7 +51,9 @@ class Eager(Planned):
             super().step(cohort, step)
             return
         _REFERENCE.step(cohort, step)
-        _warn(cohort.plan)
+        if not cohort.plan.warned:
+            cohort.plan.warned = True
+            warnings.warn(f"{cohort.plan.why}\nIts steps run tensor by tensor, as with backend='reference'.", stacklevel=4)
 
 
 @dataclasses.dataclass
@@ -61,9 +62,3 @@ class _Refused:
 
     why: str
     warned: bool = False
-
-
-def _warn(plan: _Refused) -> None:
-    if not plan.warned:
-        plan.warned = True
-        warnings.warn(f"{plan.why}\nIts steps run tensor by tensor, as with backend='reference'.", stacklevel=5)

@@ -47,15 +47,15 @@ class Large:
             and self.p.is_contiguous()
         )
 
-    def step(self, g: Tensor, h: Tensor | None) -> None:
+    def step(self, g: Tensor, more: list[Tensor]) -> None:
         """Makes the step whose numbers were loaded."""
-        self.run(self.inputs(g, h))
+        self.run(self.inputs(g, more))
 
-    def inputs(self, g: Tensor, h: Tensor | None) -> list[Tensor]:
+    def inputs(self, g: Tensor, more: list[Tensor]) -> list[Tensor]:
         """What the graph takes."""
         if self.p.data_ptr() != self.address:
             self.look()
-        extra = [] if h is None else [layout.flatten(self.kind, h.contiguous())]
+        extra = [layout.flatten(self.kind, v.contiguous()) for v in more]
         return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states]
 
 
@@ -70,8 +70,7 @@ class Small:
     addresses: list[int]  # of theta_views
     g: Tensor
     g_views: list[Tensor]
-    hessian: Tensor | None
-    hessian_views: list[Tensor]
+    inputs: dict[str, tuple[Tensor, list[Tensor]]]  # buffer and views
     states: list[Tensor]
     numbers: Tensor
     norm: list[Tensor]

@@ -179,7 +179,7 @@ class Plan:
             states.append(made)
         theta, theta_views = buffer()
         g, g_views = buffer()
-        hessian, hessian_views = buffer() if recipe.second_order else (None, [])
+        inputs = {name: buffer() for name in recipe.inputs}
         rows = [t for r in (tensors, each) for t in (r.owner, r.lengths, r.valid)]
         arena = Small(
             indices=indices,
@@ -189,8 +189,7 @@ class Plan:
             addresses=[v.data_ptr() for v in theta_views],
             g=g,
             g_views=g_views,
-            hessian=hessian,
-            hessian_views=hessian_views,
+            inputs=inputs,
             states=states,
             numbers=self.numbers[dtype, device],
             norm=self.norms[dtype, device],
@@ -221,13 +220,13 @@ class Plan:
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes the step that was loaded."""
         for large in self.large:
-            large.step(step.grads[large.index], step.hessians[large.index])
+            large.step(step.grads[large.index], [row[large.index] for row in step.inputs.values()])
         for small in self.small:
             self._run_arena(small, step)
 
     def units(self, step: Step) -> list[Unit]:
         """Arenas and large tensors, for a step in phases."""
-        found = [Unit([x.index], cast(PhasedRun, x.run), x.inputs(step.grads[x.index], None), _nothing) for x in self.large]
+        found = [Unit([x.index], cast(PhasedRun, x.run), x.inputs(step.grads[x.index], []), _nothing) for x in self.large]
         for small in self.small:
             found.append(
                 Unit(
@@ -242,9 +241,9 @@ class Plan:
 
     def _inputs(self, small: Small, step: Step) -> list[Tensor]:
         extra = list(small.norm)
-        if small.hessian is not None:
-            torch._foreach_copy_(small.hessian_views, _some(step.hessians, small.indices))
-            extra.append(small.hessian)
+        for name, (made, views) in small.inputs.items():
+            torch._foreach_copy_(views, [step.inputs[name][i] for i in small.indices])
+            extra.append(made)
         if self.flat:
             if [p.data_ptr() for p in small.params] != small.addresses:
                 make_views(small)
@@ -260,7 +259,3 @@ class Plan:
 
 
 def _nothing() -> None: ...
-
-
-def _some(tensors: list[Tensor | None], indices: list[int]) -> list[Tensor]:
-    return [t for i in indices if (t := tensors[i]) is not None]

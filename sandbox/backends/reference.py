@@ -73,7 +73,8 @@ def _runs(
         key = pure.state_dtype(p.dtype), p.device
         if key not in prepared:
             prepared[key] = exact.to(*key)
-        rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
+        rows: list[Any] = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads)]
+        rows.append([step.extra(i) for i in members])
         over = None if across is None else across(members)
         yield members, functools.partial(pure.together, step.recipe, prepared[key], rows, step.norm, None, over)
 

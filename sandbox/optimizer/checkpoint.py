@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sandbox import parts
-from sandbox.blocks import Divide
+from sandbox.blocks import Divide, Successive
 from sandbox.blocks.number import is_function
 from sandbox.distributed import shards
 from sandbox.optimizer import groups
@@ -16,6 +16,9 @@ from sandbox.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+# What checkpoints from before these were slots do not name.
+_UNNAMED = {"solve": parts.structure(Divide()), "pairs": parts.structure(Successive())}
 
 
 def pack(state_dict: dict[str, Any], param_groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def _check_recipe(index: int, group: dict[str, Any], entries: dict[str, Any]) ->
         saved = {"name": str(getattr(saved, "name", saved)), **_structure({**entries})}
     if not isinstance(saved, dict):
         raise ValueError(f"group {index}: no recipe in the checkpoint; it is not one of sandbox.Optimizer")
-    here, saved = _structure(group), {"solve": parts.structure(Divide()), **saved}  # not named before it was a slot
+    here, saved = _structure(group), {**_UNNAMED, **saved}
     differing = [f"{slot}: {saved.get(slot)} there, {here[slot]} here" for slot in here if saved.get(slot) != here[slot]]
     if differing:
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -86,3 +86,11 @@ def tidy(param_groups: list[dict[str, Any]], states: States) -> None:
         del states[p]
     for p, (k, i) in places.items():
         complete(groups.recipe_of(param_groups[k]), p, states, groups.name(param_groups, k, i))
+
+
+def norm_of(cohorts: list[tuple[int, Cohort, list[Tensor | None]]]) -> Tensor | None:
+    """‖g‖₂ over all gradients; cohorts: with the gradients of their groups.  Raises as `Cohort.check` does."""
+    mine = [[cast(Tensor, row[i]) for i in cohort.members] for _, cohort, row in cohorts]
+    for (_, cohort, _), grads in zip(cohorts, mine, strict=True):
+        cohort.check(grads)
+    return pure.global_norm([g for grads in mine for g in grads]) if mine else None

@@ -23,14 +23,16 @@ from sandbox.backends import Backend, Cohort, Step
 from sandbox.distributed import replicas, shards
 from sandbox.distributed.ranks import Ranks, Rounds, advance
 from sandbox.optimizer import checkpoint, collective, groups
-from sandbox.optimizer.cohorts import Cohorts, complete, same_objects, tidy
-from sandbox.optimizer.evaluation import evaluate, not_finite
+from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, tidy
+from sandbox.optimizer.finite import not_finite
+from sandbox.optimizer.inputs import ByParameter, Evaluation
 from sandbox.optimizer.torch_base import Base
-from sandbox.pure import global_norm
 from sandbox.recipe import Recipe
 
 if TYPE_CHECKING:
     from sandbox.probes import Watch
+
+_CALLED = {"hessian": "Hessian-vector product", "product": "Hessian-vector product", "sampled": "gradient at drawn labels"}
 
 NonFinite = Literal["raise", "skip", "pass"]
 
@@ -155,19 +157,20 @@ class Optimizer(Base):
         """Makes one step; returns what the closure returned.
 
         closure: computes the loss and, for first-order recipes, calls backward(), as for any torch optimizer.  For second-order
-            recipes it returns the loss and leaves backward() to the step, which sets p.grad.
+            recipes it returns the loss and leaves backward() to the step, which sets p.grad.  Recipes that look at a batch
+            twice (`recipe.looks_again`, "sampled") call it twice, the second time with the random state of the first.
         Raises TypeError for a sparse gradient, FloatingPointError for NaN or infinity (see `nonfinite`), RuntimeError for a
         second-order recipe without what it needs.
         """
         recipes = [groups.recipe_of(group) for group in self.param_groups]
-        loss, products = evaluate(closure, self.param_groups, recipes, self._process_group)
+        evaluation = Evaluation(closure, self.param_groups, recipes, self.state, self._process_group)
         ranks = self._ranks(recipes)
-        rounds = self._rounds(recipes, products, ranks)
+        rounds = self._rounds(recipes, evaluation, ranks)
         if ranks is not None:
             ranks.drive(rounds)
         else:
             advance(rounds, None)  # it asks for nothing
-        return loss
+        return evaluation.loss
 
     def _ranks(self, recipes: list[Recipe]) -> Ranks | None:
         """The ranks that hold the tensors between them; None where this one has all that it needs."""
@@ -178,13 +181,12 @@ class Optimizer(Base):
             self._members = key, collective.ranks(params, self._process_group, self._dealt if joint else None)
         return self._members[1]
 
-    def _rounds(self, recipes: list[Recipe], products: dict[Tensor, Tensor], ranks: Ranks | None) -> Rounds[None]:
+    def _rounds(self, recipes: list[Recipe], evaluation: Evaluation, ranks: Ranks | None) -> Rounds[None]:
         """One step; what must be summed over all ranks is asked for in rounds, and nothing changes before the last one."""
-        # a parameter that no Hessian-vector product reaches (a frozen one) makes no step of second order, whatever its p.grad
+        inputs = evaluation.inputs
+        # a parameter that an input does not reach (a frozen one) makes no step of a recipe that needs it, whatever its p.grad
         grads = [
-            [p.grad if p in products else None for p in group["params"]]
-            if recipe.second_order
-            else [p.grad for p in group["params"]]
+            [p.grad if all(p in inputs[name] for name in recipe.inputs) else None for p in group["params"]]
             for recipe, group in zip(recipes, self.param_groups, strict=True)
         ]
         for row, group in zip(grads, self.param_groups, strict=True):
@@ -196,51 +198,47 @@ class Optimizer(Base):
             self._cohorts = {}
         cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row, ranks)]
         if ranks is None:
-            norm = self._norm(cohorts) if needs_norm else None
-            planned = [(index, cohort, self._planned(index, cohort, row, products, norm)) for index, cohort, row in cohorts]
+            norm = norm_of(cohorts) if needs_norm else None
+            planned = [(index, cohort, self._planned(index, cohort, row, inputs, norm)) for index, cohort, row in cohorts]
             totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
             if check and not self._finite(totals, grads, "gradient"):
                 return
-            if check and products:
-                rows = [[products.get(p) for p in group["params"]] for group in self.param_groups]
-                if not self._finite(backends.totals(list(products.values())), rows, "Hessian-vector product"):
+            for name, made in inputs.items() if check else ():
+                rows = [[made.get(p) for p in group["params"]] for group in self.param_groups]
+                if not self._finite(backends.totals(list(made.values())), rows, _CALLED[name]):
                     return
             if self.watch is not None:
                 self.watch.observe([(self.names(index, cohort), cohort, step) for index, cohort, step in planned])
             finish: list[Callable[[], None]] = [functools.partial(self._backend.step, c, step) for _, c, step in planned]
         else:
             collective.check_watch(self.watch)
-            planned = [(index, cohort, self._planned(index, cohort, row, {}, None)) for index, cohort, row in cohorts]
+            planned = [(index, cohort, self._planned(index, cohort, row, inputs, None)) for index, cohort, row in cohorts]
             finite = (lambda totals: self._finite(totals, grads, "gradient", ranks)) if check else None
             finish = yield from collective.rounds(planned, self.param_groups, self._backend, needs_norm, finite)
         for make, (_, cohort, step) in zip(finish, planned, strict=False):  # none, where a step is skipped
             make()
             cohort.advance({name: float(value) for name, value in step.recipe.applied(step.lr).items()})
+        bad = evaluation.look_again(p for _, cohort, _ in planned for p in cohort.params)
         if any(cohort.changed for _, cohort, _ in planned):
             self._entries = list(self._state_entries())
             for _, cohort, _ in planned:
                 cohort.changed = False
+        if bad and self.nonfinite == "raise":
+            raise FloatingPointError("NaN or infinity in a gradient of the last batch at the point that the step has led to")
 
     def _state_entries(self) -> Iterator[Any]:
         """Every entry of every state, in order.  Every step compares them with what the last one left, in C."""
         return itertools.chain.from_iterable(map(dict.values, self.state.values()))
 
-    def _norm(self, cohorts: list[tuple[int, Cohort, list[Tensor | None]]]) -> Tensor | None:
-        """‖g‖₂ over all gradients."""
-        mine = [[cast(Tensor, row[i]) for i in cohort.members] for _, cohort, row in cohorts]
-        for (_, cohort, _), grads in zip(cohorts, mine, strict=True):
-            cohort.check(grads)
-        return global_norm([g for grads in mine for g in grads]) if mine else None
-
     def _planned(
-        self, index: int, cohort: Cohort, row: list[Tensor | None], products: dict[Tensor, Tensor], norm: Tensor | None
+        self, index: int, cohort: Cohort, row: list[Tensor | None], inputs: dict[str, ByParameter], norm: Tensor | None
     ) -> Step:
         recipe, lr = self.current_recipe(index), groups.rate(self.param_groups[index], cohort.steps + 1)
         recipe = parts.at(recipe, cohort.steps + 1) if recipe.has_schedules else recipe
         recipe.decay.check_lr(lr)
         mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
-        hessians: list[Tensor | None] = [products.get(p) for p in cohort.params] if products else [None] * len(cohort.params)
-        return Step(recipe, lr, cast(list[Tensor], mine), hessians, norm if recipe.needs_norm else None)
+        given = {name: [inputs[name][p] for p in cohort.params] for name in recipe.inputs}
+        return Step(recipe, lr, cast(list[Tensor], mine), given, norm if recipe.needs_norm else None)
 
     def _in_step(self, index: int, grads: list[Tensor | None], ranks: Ranks | None) -> list[Cohort]:
         group, present = self.param_groups[index], [g is not None for g in grads]

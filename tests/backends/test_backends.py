@@ -19,6 +19,7 @@ import variants
 from sandbox.backends import exported, kernels, pieces, places
 from sandbox.blocks import ClipGlobalNorm, ClipValue, Decoupled, L2Decay, Stable
 from sandbox.forms import toml
+from tests.light import light
 from tests.outside_blocks import Halfway, MeanAbsolute, Remembering
 from tests.problem import MIXED as SHAPES
 from tests.problem import STEPS, Torchs
@@ -92,17 +93,22 @@ def assert_alike(one, two, dtype):
             torch.testing.assert_close(a[name], b[name], msg=lambda m, name=name: f"{name}: {m}", **scale)
 
 
+# Two loops over a history take Inductor a minute each.
+HISTORY = {"sdlbfgs"}
+
+
 def cases():
     for name in variants.names():
         for backend in ("eager", "compiled", "scripted"):
             for dtype in (torch.float64, torch.float32):
-                slow = [pytest.mark.slow] if backend != "scripted" and dtype == torch.float32 else []
+                costly = dtype == torch.float32 or (name in HISTORY and backend == "compiled")
+                slow = [pytest.mark.slow] if backend != "scripted" and costly else []
                 yield pytest.param(name, backend, dtype, id=f"{name}-{backend}-{str(dtype)[6:]}", marks=slow)
 
 
 @pytest.mark.parametrize(("name", "backend", "dtype"), cases())
 def test_equal_to_the_reference(name, backend, dtype):
-    recipe = variants.get(name)
+    recipe = light(name)
     one, two = trajectory(recipe, dtype, backend), reference(recipe, dtype)
     if name in ("no-stepsize-correction", "zhu"):
         # chaotic: one bit of one entry changed at the start moves the eager trajectory by 1e-13 at step 9, by 1e-6 at step 29
