@@ -20,8 +20,8 @@ class Layers(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.norm, self.up = torch.nn.LayerNorm(6), torch.nn.Linear(6, 10)
-        self.down, self.out = torch.nn.Linear(10, 3), torch.nn.Linear(3, 1)
+        self.norm, self.up = torch.nn.LayerNorm(6), torch.nn.Linear(6, 8)
+        self.down, self.out = torch.nn.Linear(8, 3), torch.nn.Linear(3, 1)
 
     def forward(self, x):
         return self.out(torch.tanh(self.down(torch.tanh(self.up(self.norm(x))))))

@@ -20,7 +20,7 @@ def torchrun(folder, steps, processes):
         [*command, "--steps", str(steps)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env=os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
         cwd=folder,
         check=False,
