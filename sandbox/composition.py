@@ -13,6 +13,7 @@ from sandbox import parts, scope, suggest
 from sandbox.blocks import (
     ELEMENT,
     EMA,
+    INPUTS,
     SCOPE,
     AbsoluteFloor,
     Averaging,
@@ -25,14 +26,18 @@ from sandbox.blocks import (
     NoDecay,
     NoProjection,
     Number,
+    Pairs,
     Projection,
     Rectifier,
     Solve,
+    Successive,
     WeakSecant,
     number,
 )
 from sandbox.blocks.number import is_function, validated
 from sandbox.parts import SLOTS
+
+AGAIN = "gradient.again"  # the state of a recipe that looks again, written by whoever runs it
 
 # The slots whose outputs are read again from the state to recall d, the decay apart.
 _RECALLING = ("moment", "curvature", "averaging", "rectifier", "solve")
@@ -51,6 +56,7 @@ class Composition:
     lr: Number = number(default=0.01, range="[0, inf)")
     gradient: tuple[Block, ...] = ()
     moment: Moment = EMA()
+    pairs: Pairs = Successive()
     curvature: Curvature = WeakSecant()
     averaging: Averaging | Moment = NoAveraging()
     rectifier: Rectifier = AbsoluteFloor()
@@ -80,7 +86,14 @@ class Composition:
             name = type(block).__name__
             if "grad_norm" in block.needs and path != "gradient.0":
                 raise ValueError(f"{name} takes the norm of the raw gradients, so it must come first in `gradient`")
-            if {"y", "m"} & set(block.needs) and not self.moment.state:
+            if "again" in block.needs and not all(getattr(each, "affine", False) for each in self.gradient):
+                raise ValueError(
+                    f"{name} compares one batch's gradients at two points: it allows no gradient block but L2Decay"
+                )
+            if "product" in block.needs and self.gradient:
+                raise ValueError(f"{name} sees the Hessian of the loss alone: it allows no gradient block")
+            compared = {"y", "m"} if self.pairs.successive else {"m"}
+            if compared & set(block.needs) and not self.moment.state:
                 raise ValueError(
                     f"{name} in slot {path!r} compares averages of the gradient, but {type(self.moment).__name__} keeps "
                     "none; for no momentum take moment=EMA(beta=0)"
@@ -96,7 +109,12 @@ class Composition:
     @functools.cached_property
     def uses_direction(self) -> bool:
         """Whether some block looks at the previous direction d."""
-        return any("d_old" in block.needs for _, block in self.blocks())
+        return self.needs_step or any("d_old" in block.needs for _, block in self.blocks())
+
+    @functools.cached_property
+    def needs_step(self) -> bool:
+        """Whether some block looks at the last step s = -η d."""
+        return not self.pairs.own_step and any("s" in block.needs for _, block in self.blocks())
 
     @functools.cached_property
     def stores_direction(self) -> bool:
@@ -107,7 +125,7 @@ class Composition:
         """
         recalled = all(getattr(self, slot).recalls for slot in (*_RECALLING, "decay"))
         changed = self.decay.in_direction and not isinstance(self.projection, NoProjection)
-        return self.uses_direction and not (recalled and not changed)
+        return self.uses_direction and not (recalled and not changed and "product" not in self.inputs)
 
     @functools.cached_property
     def stores_gradient(self) -> bool:
@@ -154,15 +172,32 @@ class Composition:
         return any(is_function(value) for value in found + nested)
 
     @functools.cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """What a step takes beside the gradient: some of "hessian", "sampled" and "product"."""
+        needed = {need for _, block in self.blocks() for need in block.needs}
+        return tuple(name for name in INPUTS if name in needed)
+
+    @functools.cached_property
     def second_order(self) -> bool:
         """Whether a step needs a Hessian-vector product."""
-        return any("hessian" in block.needs for _, block in self.blocks())
+        return bool({"hessian", "product"} & set(self.inputs))
+
+    @functools.cached_property
+    def looks_again(self) -> bool:
+        """Whether each batch's gradient is taken a second time, at the point that its step has led to."""
+        return any("again" in block.needs for _, block in self.blocks())
+
+    @functools.cached_property
+    def evaluations(self) -> int:
+        """Gradients a step, a Hessian-vector product counted as one."""
+        return 1 + len(self.inputs) + self.looks_again
 
     def state_kinds(self) -> dict[str, str]:
         """Name -> kind of shape of every state tensor, the `host_names` apart."""
         kinds = {f"{path}.{name}": kind for path, block in self.blocks() for name, kind in block.state.items()}
         kinds |= {"direction.d": ELEMENT} if self.stores_direction else {}
-        return kinds | ({"gradient.g": ELEMENT} if self.stores_gradient else {})
+        kinds |= {"gradient.g": ELEMENT} if self.stores_gradient else {}
+        return kinds | ({AGAIN: ELEMENT} if self.looks_again else {})
 
     @property
     def host_names(self) -> tuple[str, ...]:

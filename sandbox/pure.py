@@ -10,9 +10,17 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sandbox import kernel, parts, scope
-from sandbox.blocks import ELEMENT, SCOPE
+from sandbox import kernel, parts, scope, suggest
+from sandbox.blocks import ELEMENT, INPUTS, SCOPE
 from sandbox.composition import Composition
+
+_MEANT = {
+    "hessian": "z ⊙ Hz for each parameter; sandbox.hessian.hutchinson computes it, and sandbox.Optimizer does when "
+    "step(closure) gets a closure that returns the loss",
+    "product": "the Hessian times recipe.asked(state, params), which sandbox.Optimizer makes when step(closure) gets a closure "
+    "that returns the loss",
+    "sampled": "the gradient of the loss at labels drawn from the model, which sandbox.Optimizer makes from step(closure)",
+}
 
 
 def first_numbers(recipe: Composition) -> dict[str, Any]:
@@ -47,18 +55,20 @@ def update(
     grads: Any,
     *,
     lr: Any,
-    hessian: Any,
+    inputs: dict[str, Any],
     observe: Callable[[list[int], kernel.Flow], None] | None,
 ) -> tuple[Any, Any]:
     """One step; see `Recipe.update`."""
     leaves, spec = pytree.tree_flatten(params)
     states, grads = spec.flatten_up_to(state), spec.flatten_up_to(grads)
-    hessians = [None] * len(leaves) if hessian is None else spec.flatten_up_to(hessian)
-    if recipe.second_order and hessian is None:
-        raise ValueError(
-            f"recipe {recipe.name!r} needs `hessian`: z ⊙ Hz for each parameter; sandbox.hessian.hutchinson computes it, "
-            "and sandbox.Optimizer does when step(closure) gets a closure that returns the loss"
-        )
+    for name in inputs:
+        if name not in INPUTS:
+            raise TypeError(suggest.unknown("input of a step", name, INPUTS))
+    for name in recipe.inputs:
+        if inputs.get(name) is None:
+            raise ValueError(f"recipe {recipe.name!r} needs `{name}`: {_MEANT[name]}")
+    given = {name: spec.flatten_up_to(inputs[name]) for name in recipe.inputs}
+    extras = [{name: rows[i] for name, rows in given.items()} for i in range(len(leaves))]
     missing = [name for s in states for name in (*recipe.host_names, *recipe.state_kinds()) if name not in s]
     if missing:
         raise ValueError(f"the state is not one of recipe {recipe.name!r}: it lacks {', '.join(sorted(set(missing)))}")
@@ -72,12 +82,19 @@ def update(
         one = states[group[0]]
         exact = kernel.evaluate(recipe, (one["step"] + 1).to(torch.float64), lr, one)
         prepared = exact.to(state_dtype(leaves[group[0]].dtype), leaves[group[0]].device)
-        rows = [[row[i] for i in group] for row in (states, leaves, grads, hessians)]
+        rows = [[row[i] for i in group] for row in (states, leaves, grads, extras)]
         after = together(recipe, prepared, rows, norm, observe and functools.partial(observe, group))
         for i, (new, theta) in zip(group, after, strict=True):
             host = {"step": states[i]["step"] + 1, **{name: _like(v, states[i][name]) for name, v in exact.applied.items()}}
             states[i], leaves[i] = {**host, **new}, theta
     return pytree.tree_unflatten(states, spec), pytree.tree_unflatten(leaves, spec)
+
+
+Across = Callable[[scope.Scope, scope.Scope], tuple[scope.Scope, scope.Scope]]
+
+
+def _here(tensor: scope.Scope, within: scope.Scope) -> tuple[scope.Scope, scope.Scope]:
+    return tensor, within
 
 
 def together(
@@ -86,30 +103,41 @@ def together(
     rows: Sequence[Any],
     norm: Tensor | None,
     observe: kernel.Observer | None = None,
+    across: Across | None = None,
 ) -> list[tuple[dict[str, Tensor], Tensor]]:
     """New state (without the 0-d numbers of the host) and θ of tensors that make one step together: one, or all under "global".
 
-    rows: lists of states, parameters, gradients and Hessian diagonals (or None), an entry a tensor.
+    rows: lists of states, parameters, gradients and dicts of inputs, an entry a tensor.
     observe: see `kernel.advance`; tensors that make a step together are one vector there.
+    across: where each tensor is a part of one, the scopes over all parts, from those over tensors and over the recipe's scope.
     """
-    states, params, grads, hessians = rows
+    states, params, grads, extras = rows
     dtype, kinds = prepared.lr.dtype, recipe.state_kinds()
     norm = None if norm is None else norm.to(dtype)
-    wide: list[list[Any]] = [[None if v is None else v.to(dtype) for v in row] for row in (params, grads, hessians)]
-    if len(params) == 1:
-        (theta,), (g,), (h,) = wide
-        state, within = {name: states[0][name] for name in kinds}, scope.of_tensor(recipe.scope)
-        new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, h, observe)
+    wide: list[list[Any]] = [[v.to(dtype) for v in row] for row in (params, grads)]
+    inputs = {name: [each[name].to(dtype) for each in extras] for name in recipe.inputs}
+    alone, across = across is None, across or _here
+    if len(params) == 1 and (alone or recipe.scope != "global"):
+        (theta,), (g,), one = *wide, {name: row[0] for name, row in inputs.items()}
+        state = {name: states[0][name] for name in kinds}
+        over = across(scope.OneTensor(), scope.of_tensor(recipe.scope))
+        new, theta = kernel.advance(prepared, state, theta, g, *over, norm, one, observe)
         return [(new, theta.to(params[0].dtype))]
     layout = scope.Joined(params)
     theta, g = layout.pack(wide[0]), layout.pack(wide[1])
-    h = None if hessians[0] is None else layout.pack(wide[2])
+    packed = {name: layout.pack(row) for name, row in inputs.items()}
     pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
     state = {name: pack[name]([s[name] for s in states]) for name in kinds}
-    new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, h, observe)
+    new, theta = kernel.advance(prepared, state, theta, g, *across(layout.tensor, layout.everything), norm, packed, observe)
     apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
     each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
     return [(s, th.to(p.dtype)) for s, th, p in zip(each, layout.unpack(theta), params, strict=True)]
+
+
+def asked(recipe: Composition, state: dict[str, Any], p: Tensor) -> Tensor:
+    """The v with which one tensor's step wants H v."""
+    own = kernel.own("pairs", recipe.pairs, state)
+    return recipe.pairs.vector(state["step"] + 1, p.to(state_dtype(p.dtype)), state.get("direction.d"), **own).to(p.dtype)
 
 
 def _like(value: Any, old: Tensor) -> Tensor:

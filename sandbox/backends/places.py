@@ -1,14 +1,17 @@
-"""Where the tensors of a compiled cohort lie: a large one where it is, small ones together in an arena."""
+"""Where the tensors of a cohort lie: a large one where it is, small ones together in an arena."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sandbox.backends import layout
-from sandbox.backends.kernels import Run
+
+Run = Callable[[list[Tensor]], Any]  # makes a step of a graph on its inputs
 
 # From this size on, a call of its own costs less than copying gradient and step (a GPU copies faster and waits longer).
 LARGE = {"cpu": 2**17, "cuda": 2**22}
@@ -44,12 +47,16 @@ class Large:
             and self.p.is_contiguous()
         )
 
-    def step(self, g: Tensor, h: Tensor | None) -> None:
+    def step(self, g: Tensor, more: list[Tensor]) -> None:
         """Makes the step whose numbers were loaded."""
+        self.run(self.inputs(g, more))
+
+    def inputs(self, g: Tensor, more: list[Tensor]) -> list[Tensor]:
+        """What the graph takes."""
         if self.p.data_ptr() != self.address:
             self.look()
-        extra = [] if h is None else [layout.flatten(self.kind, h.contiguous())]
-        self.run([self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states])
+        extra = [layout.flatten(self.kind, v.contiguous()) for v in more]
+        return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states]
 
 
 @dataclasses.dataclass
@@ -63,8 +70,7 @@ class Small:
     addresses: list[int]  # of theta_views
     g: Tensor
     g_views: list[Tensor]
-    hessian: Tensor | None
-    hessian_views: list[Tensor]
+    inputs: dict[str, tuple[Tensor, list[Tensor]]]  # buffer and views
     states: list[Tensor]
     numbers: Tensor
     norm: list[Tensor]

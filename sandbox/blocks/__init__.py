@@ -3,6 +3,7 @@
 from sandbox.blocks.averaging import NoAveraging, RunningMaximum
 from sandbox.blocks.base import (
     ELEMENT,
+    INPUTS,
     SCOPE,
     TENSOR,
     Block,
@@ -21,11 +22,14 @@ from sandbox.blocks.curvature import (
 )
 from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
 from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
+from sandbox.blocks.limited_memory import TwoLoop, UnitLength
 from sandbox.blocks.mixtures import FastAndSlow, NesterovMoment, TwoRates
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
-from sandbox.blocks.moments_of_squares import HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
+from sandbox.blocks.moments_of_squares import GaussNewtonEMA, HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
 from sandbox.blocks.number import Number, number, where
+from sandbox.blocks.pairs import AveragedIterates, EmpiricalFisher, Product, SameBatch, Successive
 from sandbox.blocks.projection import Box, NoProjection
+from sandbox.blocks.rank_two import Broyden, RegularizedBFGS
 from sandbox.blocks.rectifier import (
     AbsoluteFloor,
     BeliefFloor,
@@ -39,22 +43,28 @@ from sandbox.blocks.rectifier import (
     StepRatio,
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
-from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule, Solve
+from sandbox.blocks.secant_quotients import AccumulatedSecant, BarzilaiBorwein, DiagonalBarzilaiBorwein
+from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Pairs, Projection, Rectifier, Schedule, Solve
 from sandbox.blocks.solve import ClipEach, Divide, Sign
 
 __all__ = [
     "ELEMENT",
     "EMA",
+    "INPUTS",
     "SCOPE",
     "TENSOR",
     "AbsoluteFloor",
+    "AccumulatedSecant",
     "AdamWDecay",
+    "AveragedIterates",
     "Averaging",
+    "BarzilaiBorwein",
     "Belief",
     "BeliefFloor",
     "Block",
     "Bound",
     "Box",
+    "Broyden",
     "CenteredSecondMoment",
     "ClipEach",
     "ClipGlobalNorm",
@@ -64,9 +74,12 @@ __all__ = [
     "Curvature",
     "Decay",
     "Decoupled",
+    "DiagonalBarzilaiBorwein",
     "Divide",
+    "EmpiricalFisher",
     "FastAndSlow",
     "Flow",
+    "GaussNewtonEMA",
     "Geometric",
     "Gradient",
     "HeavyBall",
@@ -85,13 +98,17 @@ __all__ = [
     "NoProjection",
     "NoRectifier",
     "Number",
+    "Pairs",
     "Power",
+    "Product",
     "Projection",
     "ProximalDecay",
     "RawEMA",
     "RectifiedSquareRoot",
     "Rectifier",
+    "RegularizedBFGS",
     "RunningMaximum",
+    "SameBatch",
     "ScaleInvariantFloor",
     "Scaled",
     "Schedule",
@@ -103,9 +120,12 @@ __all__ = [
     "SquareRoot",
     "Stable",
     "StepRatio",
+    "Successive",
     "SumOfSquares",
+    "TwoLoop",
     "TwoRates",
     "Unit",
+    "UnitLength",
     "VarianceReduction",
     "WeakSecant",
     "block",

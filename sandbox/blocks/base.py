@@ -45,7 +45,10 @@ from torch.utils import _pytree as pytree
 
 from sandbox import suggest
 from sandbox.blocks.number import is_number, number, show, validated
-from sandbox.scope import Scope
+from sandbox.scope import Over
+
+# What a step may take beside the gradient, made by whoever runs it.
+INPUTS = ("hessian", "sampled", "product")
 
 # Shapes that a state may have: one number a coordinate, one a scope, one a tensor.
 ELEMENT, SCOPE, TENSOR = "element", "scope", "tensor"
@@ -62,15 +65,19 @@ class Flow:
     lr_old: Any  # η_{t-1}, the rate with which `d_old` was applied
     theta: Tensor  # θ before the step
     g: Tensor  # gradient, after the gradient blocks run so far
-    tensor: Scope  # reductions over each parameter tensor
-    scope: Scope  # reductions over the recipe's scope
+    tensor: Over  # reductions over each parameter tensor
+    scope: Over  # reductions over the recipe's scope
     grad_norm: Any = None  # ‖g‖₂ over all tensors, before any gradient block
-    hessian: Any = None  # z ⊙ Hz, for second-order blocks
+    hessian: Any = None  # z ⊙ Hz
+    sampled: Any = None  # the gradient at labels drawn from the model
+    product: Any = None  # Hv, v what the pairs block asks for
+    again: Any = None  # ∇f(θ_t; ξ_{t-1}), the last batch's gradient at the present point (0 at first)
     d_old: Any = None  # d_t, the previous direction (0 at first)
     g_old: Any = None  # the previous gradient, after the gradient blocks (0 at first)
     m_old: Any = None  # m before the update
     m: Any = None  # m after it
-    y: Any = None  # m - m_old
+    s: Any = None  # step of the pair, -η d as a rule
+    y: Any = None  # change of the gradient along it, m - m_old as a rule
     a: Any = None  # weight that the moment gives to the newest gradient
     u: Any = None  # numerator of the direction
     B: Any = None  # what the curvature block gave
@@ -87,7 +94,8 @@ class Block:
     """Base of all blocks; see the module's docstring.
 
     Class attributes: `slots` (where it fits), `state` (name -> ELEMENT, SCOPE or TENSOR), `needs` (fields of Flow
-    that must exist: "d_old", "g_old", "y", "hessian", "grad_norm"), `recalls` (its output comes again from its state),
+    that must exist: "d_old", "g_old", "s", "y", "grad_norm", "again", and the inputs
+    "hessian", "sampled", "product"), `recalls` (its output comes again from its state),
     `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """

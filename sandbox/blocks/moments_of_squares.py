@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, Flow, block
 from sandbox.blocks.mixtures import change
-from sandbox.blocks.number import Number, number, where
+from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Curvature
 
 
@@ -80,8 +80,7 @@ class HessianEMA(Curvature):
 
     def check(self) -> None:
         """every ≥ 1."""
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise ValueError(f"HessianEMA: every must be a whole number of at least 1, got {self.every!r}")
+        whole(self, "every", 1)
 
     def coefficients(self, t: Any) -> dict[str, Any]:
         """Shares of the newest product and of the past."""
@@ -96,3 +95,20 @@ class HessianEMA(Curvature):
     def estimate(self, B: Tensor, x: Flow) -> Tensor:
         """B: it starts at 0 and is not corrected for that."""
         return B
+
+
+@block
+class GaussNewtonEMA(HessianEMA):
+    """B = β B + (1-β) n ĝ² at t = 1, 1+k, 1+2k, …   (Liu et al. 2023, Sophia-G; ĝ: gradient at n labels drawn from the model)
+
+    n ĝ² estimates the Gauss-Newton diagonal without bias.  ĝ is asked for at every step and left out at the others.
+    beta: β in [0, 1).  every: k ≥ 1, steps between two looks.
+    """
+
+    needs = ("sampled",)
+    latex = r"B_t = \beta B_{t-1} + (1-\beta)\, n \hat g^2 \quad\text{every } k \text{ steps}"
+
+    def update(self, x: Flow, *, B: Tensor) -> dict[str, Tensor]:
+        """The average of n ĝ²."""
+        # B ← β B + (1-β) n ĝ²
+        return {"B": x.c.keep * B + x.c.a * x.sampled.square()}

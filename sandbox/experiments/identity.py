@@ -34,7 +34,7 @@ from sandbox.blocks import Block
 # What does not change a run's numbers: how they are shown and asked for.
 _SHOWN = (
     *("cli", "tables.py", "figures.py", "report.py", "inspect_report.py", "sweep_picture.py", "calibrate.py", "describe.py"),
-    *("callbacks.py", "literal.py"),
+    *("callbacks.py", "literal.py", "progress.py", "verdicts"),
 )
 
 

@@ -50,8 +50,13 @@ class Outside:
     options: Mapping[str, Any]
     path: str
 
-    second_order = False
+    gradients_a_call = 1
     moving = False
+
+    @property
+    def second_order(self) -> bool:
+        """Whether the optimizer's closure is to leave backward() to it; it says so by an attribute of this name."""
+        return bool(getattr(self.factory, "second_order", False))
 
     def __init__(
         self,

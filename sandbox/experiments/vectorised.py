@@ -133,7 +133,7 @@ def _rows(task: Task, recipe: Recipe, run: Run, found: ensemble.Ensemble, i: int
 
 def _row(task: Task, recipe: Recipe, step: int, values: dict[str, float]) -> Row:
     floor, train_loss = values.pop("floor_occupancy"), values.pop("train_loss")
-    gradients = step * (2 if recipe.second_order else 1)
+    gradients = step * recipe.evaluations
     made = single.row(task, step, train_loss, list(values.values()), None if math.isnan(floor) else floor, gradients)
     return {**made, "state_words": float(recipe.state_words)}
 

@@ -15,6 +15,7 @@ import sandbox
 import variants
 from sandbox.blocks import EMA, AdamWDecay, ClipGlobalNorm, Decoupled, L2Decay, SoftAbsolute
 from sandbox.recipe import Recipe
+from tests.light import light
 from tests.problem import SHAPES, Problem
 
 
@@ -393,7 +394,7 @@ def through_a_file(state_dict):
 def test_checkpoints_are_exact(name, dtype):
     """Resumed from a file, a run is bitwise the run that was not interrupted."""
     model, again = network(dtype=dtype), network(seed=5, dtype=dtype)
-    optimizer, other = (sandbox.Optimizer(m.parameters(), name, seed=k) for k, m in enumerate((model, again)))
+    optimizer, other = (sandbox.Optimizer(m.parameters(), light(name), seed=k) for k, m in enumerate((model, again)))
     for o, m, steps in ((optimizer, model, 4), (other, again, 2)):
         train(o, m, steps, dtype=dtype)
     optimizer.param_groups[0]["lr"] = 0.003
@@ -637,7 +638,7 @@ def test_checkpoints_keep_direction_and_counts():
 # -- what others put in its place --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_parameters_and_states_put_in_place_of_others_are_seen(backend):
     """Against torch's Adam, treated the same way: another parameter with the old one's state, states
     replaced by zeros, states set to zero where they are, "step" among them."""
@@ -672,7 +673,7 @@ def test_parameters_and_states_put_in_place_of_others_are_seen(backend):
         torch.testing.assert_close(p, q, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_tensors_that_catch_up_share_a_scalar_again(backend):
     """Scope global: two tensors that have made as many steps at one rate are one vector, whether the run was resumed or not."""
     ends = []
@@ -746,7 +747,7 @@ def test_pickles_of_a_compiled_optimizer_hold_its_states_once():
 
 def test_a_frozen_parameter_makes_no_step_of_second_order():
     """Even with an old gradient; the others go on."""
-    for backend in ("eager", "compiled", "scripted"):
+    for backend in sandbox.backends.NAMES:
         a, b = (torch.ones(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
         optimizer = sandbox.Optimizer([a, b], "adahessian", lr=0.1, backend=backend)
         optimizer.step(lambda a=a, b=b: (a.square() + b.square()).sum())
