@@ -13,6 +13,7 @@ import contextlib
 import io
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,7 +183,7 @@ def link(temporary: Path, path: Path) -> None:
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
     """A temporary name beside `path`, gone afterwards."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         yield temporary
     finally:

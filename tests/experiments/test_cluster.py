@@ -4,7 +4,7 @@ real, with workers on this machine that are killed."""
 import importlib
 import signal
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 import pytest
@@ -148,26 +148,22 @@ def test_dask_loses_nothing_and_counts_nothing_twice(tmp_path):
     """Two worker processes, one killed with -9 while it works, and two calls at once in one folder."""
     distributed = pytest.importorskip("distributed")
     deadly = variants.get("apollo").replace(rectifier=Deadly(path=str(tmp_path / "killed")), name="deadly")
-    found, told = [], []
+    told = []
     cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
     with cluster, distributed.Client(cluster) as client:
         executor = Counting(client.get_executor(pure=False))
 
         def call():
             options = {"out": tmp_path / "out", "executor": executor, "callbacks": [told.append], **SMALL}
-            found.append(compare([deadly, "sgd"], "quadratic", **options))
+            return compare([deadly, "sgd"], "quadratic", **options)
 
-        both = [threading.Thread(target=call) for _ in range(2)]
-        for thread in both:
-            thread.start()
-        for thread in both:
-            thread.join()
+        with ThreadPoolExecutor(2) as both:
+            found = [asked.result() for asked in [both.submit(call) for _ in range(2)]]
     assert (tmp_path / "killed").exists()
     assert executor.count == 10
     assert len(told) == len({(row["run"], row["step"]) for row in told}) == 4 * 5 + 6 * 2  # final runs, tuning runs
     assert len(list((tmp_path / "out" / "runs").glob("*.json"))) == 10
     alone = compare([deadly, "sgd"], "quadratic", out=tmp_path / "alone", **SMALL).runs.drop(DROP).sort(KEYS)
-    assert len(found) == 2
     for result in found:
         assert not result.failures
         assert result.runs.drop(DROP).sort(KEYS).equals(alone)

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 import pytest
@@ -233,3 +235,20 @@ def test_workers_that_keep_dying_are_an_error(tmp_path):
     lethal = variants.get("apollo").replace(rectifier=Lethal(), name="lethal")
     with pytest.raises(executors.BrokenExecutor, match=r"3 times in a row .*; not finished: lethal"):
         compare([lethal], "quadratic", out=tmp_path, jobs=2, **{**SMALL, "rates": 1})
+
+
+def test_two_threads_write_one_file(tmp_path):
+    """Each to a temporary file of its own: neither takes the other's away."""
+    both, path = threading.Barrier(2), tmp_path / "file"
+
+    def write(text):
+        with store.atomically(path) as temporary:
+            both.wait()
+            temporary.write_text(text)
+            both.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        for asked in [pool.submit(write, text) for text in ("a", "b")]:
+            asked.result()
+    assert path.read_text() in ("a", "b")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
