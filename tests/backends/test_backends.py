@@ -18,7 +18,7 @@ import variants
 from sandbox.backends import exported, kernels, places
 from sandbox.blocks import ClipGlobalNorm, ClipValue, Decoupled, L2Decay, Stable
 from sandbox.forms import toml
-from tests.light import light
+from tests.light import NAMES, light
 from tests.outside_blocks import Halfway, MeanAbsolute, Remembering
 from tests.problem import MIXED as SHAPES
 from tests.problem import STEPS, Torchs
@@ -96,7 +96,7 @@ HISTORY = {"sdlbfgs"}
 
 
 def cases():
-    for name in variants.names():
+    for name in NAMES:
         for backend in ("compiled", "scripted"):
             for dtype in (torch.float64, torch.float32):
                 slow = [pytest.mark.slow] if backend == "compiled" and (dtype == torch.float32 or name in HISTORY) else []
