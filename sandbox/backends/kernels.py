@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,13 +12,12 @@ from torch.fx import GraphModule
 
 from sandbox import suggest
 from sandbox.backends import graph, selfcheck
-from sandbox.backends.cut import cut
-from sandbox.backends.places import Run
 from sandbox.recipe import Recipe
+
+Run = Callable[[list[Tensor]], Any]
 
 # Compiled steps by what they depend on, for the process.  `compilations` counts them, for tests and the curious.
 _COMPILED: dict[Any, Kernel] = {}
-_PHASED: dict[Any, PhasedKernel] = {}
 compilations: list[graph.Signature] = []
 
 
@@ -67,7 +65,7 @@ class Kernel:
     def _through_dynamo(self) -> Callable[..., None]:
         if self._dynamo is None:
             self._dynamo = torch.compile(self._trace(), fullgraph=True, dynamic=False, mode=self.mode)
-            inputs = graph.example(self.recipe, self.signature, graph.Sizes().times(_scale(self.signature)))
+            inputs = graph.example(self.recipe, self.signature, _scale(self.signature))
             for tensor in inputs[1:]:
                 _mark_dynamic(tensor, self.signature)
             for tensor in inputs:
@@ -83,26 +81,12 @@ def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
 
-    _lower()
-
     traced.shape_env = None  # Inductor takes it from the sizes; as it is, it cannot be pickled for the cache
     sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     fake = sizes[0].fake_mode
     with torch._guards.tracing(torch._guards.TracingContext(fake)), V.set_fake_mode(fake), _settings():
         run = compile_fx_inner(traced, sizes, is_inference=True)
     return run, [str(guard.expr) for guard in fake.shape_env.guards]
-
-
-@functools.cache
-def _lower() -> None:
-    """Inductor writes the argument of `kept` to memory, and no copy of it."""
-    from torch._inductor.lowering import clone, register_lowering
-
-    def kept(x: Any) -> Any:
-        x.realize()
-        return clone(x)
-
-    register_lowering(torch.ops.apollo_sandbox.kept.default, type_promotion_kind=None)(kept)
 
 
 def kernel_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> Kernel:
@@ -114,57 +98,6 @@ def kernel_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool, mo
             compilations.append(signature)
             _COMPILED[key] = Kernel(recipe, signature, step_only=step_only, mode=mode)
         return _COMPILED[key]
-
-
-class PhasedKernel:
-    """The graph of one signature cut at its scope sums, each phase compiled: for parts of tensors."""
-
-    def __init__(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> None:
-        traced = graph.trace(recipe, signature, opaque=True, scale=_scale(signature), marked=True)
-        self.steps_only = step_only and graph.write_step_only(traced)
-        selfcheck.check(recipe, signature, traced, self.steps_only)
-        parts = cut(traced)
-        self.reductions = [part.reductions for part in parts]
-        self.calls = [_compile(part.graph)[0] for part in parts]
-
-    def run_for(self, theta: Tensor) -> Run:
-        """What makes a step on a leaf, phase by phase.  Raises ValueError for a leaf of more than 2³¹ entries."""
-        if theta.numel() >= 2**31:
-            raise ValueError(f"a part of a tensor may have at most 2³¹ - 1 entries, got {theta.numel():,}")
-        return _PhasedRun(self)
-
-
-class _PhasedRun:
-    """See `sandbox.backends.phased.PhasedRun`."""
-
-    def __init__(self, kernel: PhasedKernel) -> None:
-        self.calls, self.reductions = kernel.calls, kernel.reductions
-        self.inputs: list[Tensor] = []
-
-    def __call__(self, inputs: list[Tensor]) -> None:
-        """All phases, with sums of this process alone."""
-        self.begin(inputs)
-        sums: list[Tensor] = []
-        for number in range(len(self.calls)):
-            sums += self.phase(number, sums)
-
-    def begin(self, inputs: Sequence[Tensor]) -> None:
-        """Takes the inputs of a step."""
-        self.inputs = list(inputs)
-
-    def phase(self, number: int, sums: Sequence[Tensor]) -> Sequence[Tensor]:
-        """One phase, with the sums of those before it; the last one writes."""
-        return self.calls[number]([*self.inputs, *sums])
-
-
-def phased_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> PhasedKernel:
-    """The phases of a signature, compiled at the first call in the process."""
-    key = signature, step_only, torch.get_num_threads()
-    with graph.LOCK:
-        if key not in _PHASED:
-            compilations.append(signature)
-            _PHASED[key] = PhasedKernel(recipe, signature, step_only=step_only)
-        return _PHASED[key]
 
 
 def _scale(signature: graph.Signature) -> int:
