@@ -30,7 +30,7 @@ test: $(STAMP) lint  ## ruff, mypy, all tests but the long ones, and the noteboo
 	$(PYTEST) -m "not slow"
 
 test-all: $(STAMP) lint  ## the long tests too
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[theory]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[theory,cluster]'
 	$(PYTEST)
 
 notebooks: $(STAMP)  ## run the notebooks and save their outputs

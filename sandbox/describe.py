@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
+from sandbox import literal
 from sandbox.blocks import Block, Divide, Successive
 from sandbox.blocks.number import is_number, show
 
@@ -53,11 +53,7 @@ def _latex_number(value: Any) -> str:
         mantissa, e, exponent = text.partition("e")
         text = (f"{mantissa}\\times " if mantissa != "1" else "") + f"10^{{{int(exponent)}}}" if e else text
         return text.replace("inf", r"\infty")
-    return text if isinstance(value, Tensor) and value.ndim == 0 else rf"\text{{{_escape(text)}}}"
-
-
-def _escape(text: str) -> str:
-    return re.sub(r"([_#%&$])", r"\\\1", text)
+    return text if isinstance(value, Tensor) and value.ndim == 0 else rf"\text{{{literal.latex(text)}}}"
 
 
 def text(recipe: Any) -> str:
@@ -94,10 +90,10 @@ def markdown(recipe: Any) -> str:
     """The algorithm as LaTeX, for notebooks."""
     rows = [r"g_t &= \nabla f(\theta_{t-1})"]
     for slot, block, equation in _equations(recipe, latex=True):
-        equation = equation or rf"\text{{{_escape(block.written(slot))}}}"
+        equation = equation or rf"\text{{{literal.latex(block.written(slot))}}}"
         values = ",\\; ".join(hyperparameters(block, latex=True))
         rows.append(f"&{equation}" + (rf" &&\quad {values}" if values else ""))
     rows.append(rf"&\eta = {_latex_number(recipe.lr)}")
     body = " \\\\\n".join(rows)
-    head = f"**{recipe.name}** ({recipe.state_words} words of state a parameter, scope {recipe.scope})"
+    head = f"**{literal.markdown(recipe.name)}** ({recipe.state_words} words of state a parameter, scope {recipe.scope})"
     return f"{head}\n\n$$\n\\begin{{aligned}}\n{body}\n\\end{{aligned}}\n$$"

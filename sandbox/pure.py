@@ -90,34 +90,45 @@ def update(
     return pytree.tree_unflatten(states, spec), pytree.tree_unflatten(leaves, spec)
 
 
+Across = Callable[[scope.Scope, scope.Scope], tuple[scope.Scope, scope.Scope]]
+
+
+def _here(tensor: scope.Scope, within: scope.Scope) -> tuple[scope.Scope, scope.Scope]:
+    return tensor, within
+
+
 def together(
     recipe: Composition,
     prepared: kernel.Prepared,
     rows: Sequence[Any],
     norm: Tensor | None,
     observe: kernel.Observer | None = None,
+    across: Across | None = None,
 ) -> list[tuple[dict[str, Tensor], Tensor]]:
     """New state (without the 0-d numbers of the host) and θ of tensors that make one step together: one, or all under "global".
 
     rows: lists of states, parameters, gradients and dicts of inputs, an entry a tensor.
     observe: see `kernel.advance`; tensors that make a step together are one vector there.
+    across: where each tensor is a part of one, the scopes over all parts, from those over tensors and over the recipe's scope.
     """
     states, params, grads, extras = rows
     dtype, kinds = prepared.lr.dtype, recipe.state_kinds()
     norm = None if norm is None else norm.to(dtype)
     wide: list[list[Any]] = [[v.to(dtype) for v in row] for row in (params, grads)]
     inputs = {name: [each[name].to(dtype) for each in extras] for name in recipe.inputs}
-    if len(params) == 1:
+    alone, across = across is None, across or _here
+    if len(params) == 1 and (alone or recipe.scope != "global"):
         (theta,), (g,), one = *wide, {name: row[0] for name, row in inputs.items()}
-        state, within = {name: states[0][name] for name in kinds}, scope.of_tensor(recipe.scope)
-        new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, one, observe)
+        state = {name: states[0][name] for name in kinds}
+        over = across(scope.OneTensor(), scope.of_tensor(recipe.scope))
+        new, theta = kernel.advance(prepared, state, theta, g, *over, norm, one, observe)
         return [(new, theta.to(params[0].dtype))]
     layout = scope.Joined(params)
     theta, g = layout.pack(wide[0]), layout.pack(wide[1])
     packed = {name: layout.pack(row) for name, row in inputs.items()}
     pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
     state = {name: pack[name]([s[name] for s in states]) for name in kinds}
-    new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, packed, observe)
+    new, theta = kernel.advance(prepared, state, theta, g, *across(layout.tensor, layout.everything), norm, packed, observe)
     apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
     each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
     return [(s, th.to(p.dtype)) for s, th, p in zip(each, layout.unpack(theta), params, strict=True)]

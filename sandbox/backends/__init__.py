@@ -1,13 +1,13 @@
-"""How a step is run: "eager", "compiled" or "scripted", or a `Backend` of one's own."""
+"""How a step is run: "eager", "reference", "compiled" or "scripted", or a `Backend` of one's own."""
 
 from __future__ import annotations
 
 from sandbox import suggest
-from sandbox.backends.base import Backend, Cohort, Step, all_finite, totals
+from sandbox.backends.base import Backend, Cohort, Step, all_finite, needs_sums, totals
 
-__all__ = ["NAMES", "Backend", "Cohort", "Step", "all_finite", "get", "totals"]
+__all__ = ["NAMES", "Backend", "Cohort", "Step", "all_finite", "get", "needs_sums", "totals"]
 
-NAMES = ("eager", "compiled", "scripted")
+NAMES = ("eager", "reference", "compiled", "scripted")
 
 
 def get(backend: str | Backend, *, flat: bool = False) -> Backend:
@@ -31,6 +31,10 @@ def get(backend: str | Backend, *, flat: bool = False) -> Backend:
         from sandbox.backends.eager import Eager
 
         return Eager()
+    if backend == "reference":
+        from sandbox.backends.reference import Reference
+
+        return Reference()
     if isinstance(backend, str) or not hasattr(backend, "step") or not hasattr(backend, "load"):
         raise TypeError(f"a backend is one of {', '.join(NAMES)} or an object with load and step, got {backend!r}")
     return backend

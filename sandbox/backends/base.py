@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from sandbox.distributed.shards import Part
 from sandbox.recipe import Recipe
 
 
@@ -17,6 +18,7 @@ class Cohort:
 
     members: their places in the group.  states: their entries in the optimizer's state.  plan: what the backend keeps.
     name: of a member, by its place in the group.  changed: whether tensors in the states were replaced since it was last reset.
+    params: where each rank has a part of them, the local tensors; parts: which parts, None where this process is alone.
     last: the host numbers, by `recipe.host_names`.  In the states they are views of one tensor, so that a step writes them
     all at once, and its version tells whether somebody else has written to one.
     """
@@ -28,8 +30,10 @@ class Cohort:
         states: list[dict[str, Any]],
         last: Mapping[str, float],
         name: Callable[[int], str],
+        parts: list[Part] | None = None,
     ) -> None:
         self.members, self.params, self.states, self.last = members, params, states, dict(last)
+        self.parts = parts
         self.plan: Any = None
         self.name, self.changed = name, True
         self._numbers = torch.tensor([list(last.values())] * len(params), dtype=torch.float64, device="cpu")
@@ -86,7 +90,11 @@ class Step:
 
 
 class Backend(Protocol):
-    """Runs steps.  `name` is what users call it."""
+    """Runs steps.  `name` is what users call it.
+
+    One that can train parts of tensors also has `phases(cohort, step)`: after `load`, a generator that yields the parts of sums
+    that it waits for (`Pending`) and gets their totals over all ranks; it changes nothing, and returns a function that does.
+    """
 
     name: str
 
@@ -101,6 +109,19 @@ class Backend(Protocol):
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes step number `cohort.steps + 1`: changes parameters and the states of blocks in place."""
         ...
+
+
+def needs_sums(cohort: Cohort, step: Step) -> bool:
+    """Whether a cohort's scalars are sums over several ranks."""
+    parts = cohort.parts or ()
+    return any(part.split for part in parts) or (bool(parts) and step.recipe.scope == "global")
+
+
+def only_tensorwise(cohort: Cohort, step: Step) -> bool:
+    """Whether ranks share scalars in a way that only the reference knows: channels in parts, or one scalar for all tensors
+    of which not all have as many replicas."""
+    weights = {part.weight for part in cohort.parts or ()}
+    return needs_sums(cohort, step) and (step.recipe.scope == "channel" or (step.recipe.scope == "global" and len(weights) > 1))
 
 
 def totals(grads: list[Tensor]) -> list[Tensor]:

@@ -1,31 +1,20 @@
 """A step compiled by Inductor: one graph for all models, at the speed of the memory bus.
 
-Small tensors live in an arena: their state in one buffer a state, of which `optimizer.state[p][…]` are views.  A step copies
-their gradients in, runs one graph over the whole arena, and takes the step off the parameters.  A large tensor (131,072
-entries or more on a CPU) goes through a graph of its own kind, where it is, without a copy.  Graphs have symbolic sizes and
-are kept for the process: a recipe's structure is compiled once for arenas and once for large tensors, whatever models follow.
-
-`flat=True`: parameters become views of one buffer, so that nothing is copied back.
+How tensors lie: `sandbox.backends.plan`.  `flat=True`: parameters become views of one buffer, so that nothing is copied back.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any, cast
-
-import torch
 from torch import Tensor
 
-from sandbox import scope
-from sandbox.backends import graph, layout, places
-from sandbox.backends.base import Cohort, Step, totals
-from sandbox.backends.kernels import kernel_of
-from sandbox.backends.places import Large, Small, make_views
-from sandbox.blocks import ELEMENT, SCOPE
-from sandbox.pure import state_dtype
+from sandbox.backends import graph
+from sandbox.backends.base import Cohort, Step, only_tensorwise
+from sandbox.backends.kernels import Kernel, PhasedKernel, kernel_of, phased_of
+from sandbox.backends.plan import Planned
+from sandbox.recipe import Recipe
 
 
-class Compiled:
+class Compiled(Planned):
     """The compiled backend.  mode: torch.compile's ("reduce-overhead" for CUDA graphs).  flat: see the module."""
 
     name = "compiled"
@@ -34,183 +23,16 @@ class Compiled:
         self.flat, self.mode = flat, mode
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """Copies the gradients of small tensors into their arenas, whose sums are then one number for all of them."""
-        now = step.recipe, cohort.steps + 1, step.lr, cohort.last
-        values, names = graph.values_of(*now)
-        if cohort.plan is None or names != cohort.plan.names or not cohort.plan.fits(step):
-            values, structure = graph.numbers_of(*now, evaluated=True)
-            cohort.check(step.grads)
-            if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
-                with torch.device("cpu"):  # not on another default device
-                    cohort.plan = Plan(cohort, step, structure, self)
-            cohort.plan.recipe, cohort.plan.names = step.recipe, names
-        try:
-            return cohort.plan.load(step, values, check=check)
-        except RuntimeError:
-            cohort.check(step.grads)
-            raise
+        """As `Planned.load`.  Raises ValueError for parts of tensors that share scalars in a way that no plan knows."""
+        if only_tensorwise(cohort, step):
+            raise ValueError(
+                f"recipe {step.recipe.name!r} with scope {step.recipe.scope!r} is not compiled for such parts of tensors; "
+                "use backend='eager'"
+            )
+        return super().load(cohort, step, check=check)
 
-    def step(self, cohort: Cohort, step: Step) -> None:
-        """One step of the cohort: a graph for each arena, one call for each large tensor."""
-        cohort.plan.step(cohort, step)
-
-
-class Plan:
-    """How a cohort runs: which tensors go where, and every buffer and view that a step needs."""
-
-    def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Compiled) -> None:
-        self.recipe, self.structure, self.flat, self.mode = step.recipe, structure, backend.flat, backend.mode
-        self.names: list[str] = []  # of the coefficients
-        self.threads = torch.get_num_threads()  # Inductor writes it into its code
-        kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
-        length = structure.num_leaves
-        # filled and never replaced: graphs and their calls keep them
-        self.numbers = {(dtype, device): torch.zeros(length, dtype=dtype, device=device) for dtype, device in kinds}
-        self.norms = {key: [torch.zeros(1, dtype=key[0], device=key[1])] * self.recipe.needs_norm for key in kinds}
-        self.large: list[Large] = []
-        small: dict[Any, list[int]] = {}
-        for i, (p, g) in enumerate(zip(cohort.params, step.grads, strict=True)):
-            if self._is_large(p):
-                self._add_large(cohort, i, p, g)
-            else:
-                small.setdefault((state_dtype(p.dtype), p.device), []).append(i)
-        if self.recipe.scope == "global" and len(small) > 1:
-            raise ValueError("scope 'global' needs all tensors of a group on one device and in one precision")
-        self.small = [self._arena(cohort, indices, *key) for key, indices in small.items()]
-
-    def fits(self, step: Step) -> bool:
-        """Whether nothing has changed but rates."""
-        return self.recipe is step.recipe and self.describes(step)
-
-    def describes(self, step: Step) -> bool:
-        """Whether the plan is still right: a model may have been cast since (an arena does not mind), threads added."""
-        return self.threads == torch.get_num_threads() and all(large.fits(step.grads[large.index]) for large in self.large)
-
-    # -- building ----------------------------------------------------------------------------------------------------
-
-    def _is_large(self, p: Tensor) -> bool:
-        if (
-            p.numel() < places.LARGE.get(p.device.type, places.LARGE["cuda"])
-            or self.recipe.scope == "global"
-            or not p.is_contiguous()
-        ):
-            return False
-        return layout.kind_of(self.recipe.scope, p) == "whole" or (p.shape[0] > 1 and p.numel() > p.shape[0])
-
-    def _signature(self, kind: str, theta: Tensor, grad: torch.dtype, width: int = 0) -> graph.Signature:
-        dtype = state_dtype(theta.dtype)
-        return graph.Signature(
-            self.structure, kind, width, self.recipe.scope, theta.dtype, grad, dtype, str(theta.device), evaluated=True
-        )
-
-    def _add_large(self, cohort: Cohort, i: int, p: Tensor, g: Tensor) -> None:
-        kind = layout.kind_of(self.recipe.scope, p)
-        kernel = kernel_of(self.recipe, self._signature(kind, p, g.dtype), step_only=False, mode=self.mode)
-        states = []
-        for name, shape in self.recipe.state_kinds().items():
-            # a model may have been cast: the graph reads states in the precision in which it computes
-            value = cohort.states[i][name].to(p.device, state_dtype(p.dtype))
-            value = value.contiguous() if shape in (ELEMENT, SCOPE) else value
-            cohort.replace_state(i, name, value)
-            if shape in (ELEMENT, SCOPE) and value.ndim:
-                value = layout.flatten(kind, value)
-            states.append(value if value.ndim else value.view(1))
-        key = state_dtype(p.dtype), p.device
-        self.large.append(Large(i, kind, p, g.dtype, states, self.numbers[key], self.norms[key], kernel.run_for(p)))
-
-    def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
-        recipe, params = self.recipe, [cohort.params[i] for i in indices]
-        if self.flat and any(p.dtype != dtype for p in params):
-            raise ValueError("flat=True needs parameters in float32 or float64, the precision in which a step computes")
-        width = 1 if recipe.scope == "channel" else layout.WIDTH
-        sizes = [p.numel() for p in params]
-        # at least two owners and two rows, one of them empty where needed: no graph then takes a size for the constant 1
-        empty = [0] * (2 - len(sizes))
-        tensors = each = layout.rows_of(sizes + empty, width, device)
-        if recipe.scope == "channel":
-            each = layout.rows_of([n for p in params for n in layout.channel_sizes(p)] + empty, width, device)
-        total = len(tensors.owner)
-        starts = [width * int(n) for n in (tensors.lengths.cumsum(0) - tensors.lengths)[: len(sizes)]]
-
-        def buffer() -> tuple[Tensor, list[Tensor]]:
-            made = torch.zeros(total, width, dtype=dtype, device=device)
-            return made, [made.view(-1)[a : a + n].view(p.shape) for a, n, p in zip(starts, sizes, params, strict=True)]
-
-        states = []
-        for name, kind in recipe.state_kinds().items():
-            few = kind != ELEMENT and not (kind == SCOPE and recipe.scope == "coordinate")
-            if few:
-                counts = [math.prod(scope.shape_of(recipe.scope, p)) if kind == SCOPE else 1 for p in params]
-                owners = len(each.lengths) if kind == SCOPE else len(tensors.lengths)
-                made = torch.ones(owners, dtype=dtype, device=device)
-                parts = made[: sum(counts)].split(counts)
-                views = [part.view(cohort.states[i][name].shape) for part, i in zip(parts, indices, strict=True)]
-            else:
-                made, views = buffer()
-            for view, i in zip(views, indices, strict=True):
-                view.copy_(cohort.states[i][name])
-                cohort.replace_state(i, name, view)
-            states.append(made)
-        theta, theta_views = buffer()
-        g, g_views = buffer()
-        inputs = {name: buffer() for name in recipe.inputs}
-        rows = [t for r in (tensors, each) for t in (r.owner, r.lengths, r.valid)]
-        kernel = kernel_of(recipe, self._signature("arena", theta, dtype, width), step_only=not self.flat, mode=self.mode)
-        arena = Small(
-            indices=indices,
-            rows=rows,
-            theta=theta,
-            theta_views=theta_views,
-            addresses=[v.data_ptr() for v in theta_views],
-            g=g,
-            g_views=g_views,
-            inputs=inputs,
-            states=states,
-            numbers=self.numbers[dtype, device],
-            norm=self.norms[dtype, device],
-            run=kernel.run_for(theta),
-            steps_only=kernel.steps_only,
-            params=params,
-        )
-        if self.flat:
-            make_views(arena)
-        return arena
-
-    # -- running -----------------------------------------------------------------------------------------------------
-
-    def load(self, step: Step, values: list[float], *, check: bool) -> list[Tensor]:
-        """Numbers and the gradients of small tensors, into the tensors that graphs read."""
-        for (dtype, _), numbers in self.numbers.items():
-            numbers.copy_(torch.tensor(values, dtype=dtype, device="cpu"))
-        for norm in self.norms.values():
-            for kept in norm:
-                kept.copy_(cast(Tensor, step.norm))
-        for small in self.small:
-            everything = len(small.indices) == len(step.grads)
-            torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
-        if not check:
-            return []
-        return [small.g.sum() for small in self.small] + totals([step.grads[large.index] for large in self.large])
-
-    def step(self, cohort: Cohort, step: Step) -> None:
-        """Makes the step that was loaded."""
-        for large in self.large:
-            large.step(step.grads[large.index], [row[large.index] for row in step.inputs.values()])
-        for small in self.small:
-            self._run_arena(small, step)
-
-    def _run_arena(self, small: Small, step: Step) -> None:
-        extra = list(small.norm)
-        for name, (made, views) in small.inputs.items():
-            torch._foreach_copy_(views, [step.inputs[name][i] for i in small.indices])
-            extra.append(made)
-        if self.flat:
-            if [p.data_ptr() for p in small.params] != small.addresses:
-                make_views(small)
-        elif not small.steps_only:
-            torch._foreach_copy_(small.theta_views, small.params)
-        small.run([small.numbers, *small.rows, small.theta, small.g, *extra, *small.states])
-        if small.steps_only:
-            torch._foreach_sub_(small.params, small.theta_views)
-        elif not self.flat:
-            torch._foreach_copy_(small.params, small.theta_views)
+    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Kernel | PhasedKernel:
+        """Compiled at the first call in the process."""
+        if phased:
+            return phased_of(recipe, signature, step_only=step_only)
+        return kernel_of(recipe, signature, step_only=step_only, mode=self.mode)

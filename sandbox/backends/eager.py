@@ -1,38 +1,64 @@
-"""The reference: the pure update, tensor by tensor, copied into place."""
+"""The default: a step without a compiler; recipes that have no graph run tensor by tensor."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import warnings
+from collections.abc import Callable
 
 from torch import Tensor
 
-from sandbox import kernel, pure
-from sandbox.backends.base import Cohort, Step, totals
+from sandbox.backends import graph
+from sandbox.backends.base import Cohort, Step, only_tensorwise
+from sandbox.backends.pieces import Program, program_of
+from sandbox.backends.plan import Planned
+from sandbox.backends.reference import Reference
+from sandbox.distributed.ranks import Run
+from sandbox.recipe import Recipe
+
+_REFERENCE = Reference()
 
 
-class Eager:
-    """Runs each tensor on its own (all tensors joined where the recipe's scope is global)."""
+class Eager(Planned):
+    """The eager backend: plain Python over pieces of tensors (`sandbox.backends.pieces`)."""
 
     name = "eager"
 
+    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Program:
+        """Written at the first call in the process; it always has phases."""
+        return program_of(recipe, signature, step_only=step_only)
+
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """Copies nothing."""
-        cohort.check(step.grads)
-        return totals(step.grads) if check else []
+        """As `Planned.load`; a recipe without a graph is left to the reference."""
+        if cohort.plan is None and only_tensorwise(cohort, step):
+            cohort.plan = _Refused("", warned=True)
+        if not isinstance(cohort.plan, _Refused):
+            try:
+                return super().load(cohort, step, check=check)
+            except graph.NoGraph as error:
+                cohort.plan = _Refused(str(error))
+        return _REFERENCE.load(cohort, step, check=check)
+
+    def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
+        """See `Backend`."""
+        if isinstance(cohort.plan, _Refused):
+            return _REFERENCE.phases(cohort, step)
+        return super().phases(cohort, step)
 
     def step(self, cohort: Cohort, step: Step) -> None:
-        """One step of every tensor of the cohort."""
-        exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
-        everything = list(range(len(cohort.params)))
-        for members in [everything] if step.recipe.scope == "global" else [[i] for i in everything]:
-            p = cohort.params[members[0]]
-            key = pure.state_dtype(p.dtype), p.device
-            if key not in prepared:
-                prepared[key] = exact.to(*key)
-            rows: list[Any] = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads)]
-            rows.append([step.extra(i) for i in members])
-            after = pure.together(step.recipe, prepared[key], rows, step.norm)
-            for i, (state, theta) in zip(members, after, strict=True):
-                old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
-                for tensor, value in zip(old, kernel.dealias(old, [theta, *state.values()]), strict=True):
-                    tensor.copy_(value)
+        """One step of the cohort; warns at its first one by the reference, which raises what is wrong with the block itself."""
+        if not isinstance(cohort.plan, _Refused):
+            super().step(cohort, step)
+            return
+        _REFERENCE.step(cohort, step)
+        if not cohort.plan.warned:
+            cohort.plan.warned = True
+            warnings.warn(f"{cohort.plan.why}\nIts steps run tensor by tensor, as with backend='reference'.", stacklevel=4)
+
+
+@dataclasses.dataclass
+class _Refused:
+    """In the place of a plan: why there is none."""
+
+    why: str
+    warned: bool = False

@@ -1,7 +1,8 @@
 """One step of a recipe as an FX graph of aten operators, the same for every shape.
 
-The pure kernel is traced once per structure by functorch's make_fx with symbolic shapes.  The compiled backend hands the graph
-to Inductor, the scripted one to TorchScript: neither ever sees a dataclass.
+The pure kernel is traced once per structure.  With symbolic shapes by functorch's make_fx (`trace`): the compiled backend hands
+that graph to Inductor, the scripted one to TorchScript, and neither ever sees a dataclass.  By recording it (`recorded`), which
+takes milliseconds and no compiler: the eager backend writes it out as Python.
 """
 
 from __future__ import annotations
@@ -9,26 +10,47 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._inductor.decomposition import select_decomp_table
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from sandbox import kernel, suggest
 from sandbox.backends import layout
+from sandbox.backends.record import record
 from sandbox.blocks import ELEMENT, SCOPE, TENSOR
 from sandbox.recipe import Recipe
 
 # Tracing and compiling change what belongs to the whole process: one thread at a time.
 LOCK = threading.RLock()
 
-# Sizes to trace with: all different, so that no two are taken for the same symbol.
-_ROWS, _OWNERS, _SCOPES, _LENGTH, _CHANNELS, _REST = 24, 5, 7, 1000, 11, 36
+
+class NoGraph(ValueError):
+    """A recipe that no graph computes: some block chooses by values, or does not act coordinate by coordinate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sizes to trace with: all different, so that no two are taken for the same symbol."""
+
+    rows: int = 24
+    owners: int = 5
+    scopes: int = 7
+    length: int = 1000
+    channels: int = 11
+    rest: int = 36
+
+    def times(self, scale: int) -> Sizes:
+        """These, the long ones multiplied (Inductor parallelises by what it first sees)."""
+        long = {name: getattr(self, name) * scale for name in ("rows", "length", "channels")}
+        return dataclasses.replace(self, **long)
+
+
+# And others, to record with: so large that a block which chooses by size takes another way.
+OTHER = Sizes(rows=3000, owners=6, scopes=9, length=300_007, channels=7001, rest=44)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +88,58 @@ def values_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any]) -> tuple
     return values, [name for coefficients in p.coefficients.values() for name in coefficients]
 
 
-def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1) -> GraphModule:
+def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1, marked: bool = False) -> GraphModule:
     """The graph of step(numbers, *rows, theta, g, *norm, *inputs, *state), which changes theta and state in place.
 
     numbers: (n,), the leaves of `numbers_of`.  rows: owner, lengths and valid of tensors, then of scopes, for an arena.
     norm and inputs (in the order of `recipe.inputs`): where the recipe needs them.
     opaque: for Inductor, which wants operators that it knows, and nothing written in place but inputs.
+    marked: name the sums over scopes, so that the graph can be cut there (`sandbox.backends.cut`).
+    """
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    step = _step(recipe, signature, torch.ops.apollo_sandbox.hold if opaque else torch.clone, opaque=opaque, marked=marked)
+    inputs = example(recipe, signature, Sizes().times(scale))
+    try:
+        if opaque:
+            traced = make_fx(torch.func.functionalize(step), select_decomp_table(), tracing_mode="symbolic")(*inputs)
+        else:
+            traced = make_fx(step, tracing_mode="symbolic")(*inputs)
+    except Exception as error:
+        raise no_graph(recipe, error) from error
+    _check_sizes(recipe, traced, signature.structure.num_leaves)
+    _write_back(recipe, signature, traced)
+    return traced
+
+
+def recorded(recipe: Recipe, signature: Signature) -> GraphModule:
+    """The graph of the same step, by `sandbox.backends.record`, marked, with each arena's row sums as one operator.
+
+    Raises NoGraph.
+    """
+    step = _step(recipe, signature, torch.ops.apollo_sandbox.hold, opaque=True, marked=True, rowwise=True)
+    try:
+        made = record(step, example(recipe, signature), example(recipe, signature, OTHER))
+    except Exception as error:
+        raise no_graph(recipe, error) from error
+    _write_back(recipe, signature, made)
+    return made
+
+
+def no_graph(recipe: Recipe, error: Exception) -> NoGraph:
+    """The error about a recipe whose step cannot be traced."""
+    return NoGraph(
+        f"recipe {recipe.name!r} has no graph: {suggest.short(error)}\nA block must not choose by the values of numbers or "
+        "tensors (torch.where does), and a scalar of a scope needs x.scope.spread before it meets coordinates"
+    )
+
+
+def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor], **form: bool) -> Callable[..., list[Tensor]]:
+    """What is traced: (numbers, *rows, theta, g, *norm, *inputs, *state) -> [*new state, new theta].
+
+    copy: of what is written elsewhere before it is read; Inductor takes a clone for nothing, an operator of ours it must leave.
+    form: of `layout.scopes`.
     """
     names = list(recipe.state_kinds())
 
@@ -85,31 +153,16 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
             exact = kernel.evaluate(*exact)
         prepared = pytree.tree_map(lambda v: torch.as_tensor(v).to(signature.dtype), exact)
         pair = (layout.Rows(*rows[:3]), layout.Rows(*rows[3:])) if rows else None
-        tensor, within = layout.scopes(signature.kind, signature.scope, pair, opaque=opaque)
+        tensor, within = layout.scopes(signature.kind, signature.scope, pair, **form)
         state = dict(zip(names, states, strict=True))
         wide = theta.to(signature.dtype), g.to(signature.dtype)
         new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, inputs)
-        # Inductor takes a clone for nothing, even of what is written afterwards; an operator of ours it must leave
-        copy = torch.ops.apollo_sandbox.hold if opaque else torch.clone
         if not signature.evaluated:
             next_last = [torch.as_tensor(v).to(numbers.dtype).view(()) for v in exact.applied.values()]
             numbers.narrow(0, signature.structure.num_leaves - len(next_last), len(next_last)).copy_(torch.stack(next_last))
         return kernel.dealias([*states, theta], [*(new[name] for name in names), after.to(signature.theta)], copy)
 
-    inputs = example(recipe, signature, scale)
-    try:
-        if opaque:
-            traced = make_fx(torch.func.functionalize(step), select_decomp_table(), tracing_mode="symbolic")(*inputs)
-        else:
-            traced = make_fx(step, tracing_mode="symbolic")(*inputs)
-    except Exception as error:
-        raise ValueError(
-            f"recipe {recipe.name!r} has no graph: {suggest.short(error)}\nA block must not choose by the values of numbers or "
-            "tensors (torch.where does), and a scalar of a scope needs x.scope.spread before it meets coordinates"
-        ) from error
-    _check_sizes(recipe, traced, signature.structure.num_leaves)
-    _write_back(traced, 6 if signature.kind == "arena" else 0, len(names))
-    return traced
+    return step
 
 
 def _check_sizes(recipe: Recipe, traced: GraphModule, numbers: int) -> None:
@@ -118,13 +171,14 @@ def _check_sizes(recipe: Recipe, traced: GraphModule, numbers: int) -> None:
     guards = [str(guard.expr) for guard in first.fake_mode.shape_env.guards]
     taken = [guard for guard in guards if not re.fullmatch(rf"Eq\(\w+, {numbers}\)", guard)]
     if taken:
-        raise ValueError(
+        raise NoGraph(
             f"recipe {recipe.name!r} has no graph for all sizes: some block asks for a size ({taken[0]} was taken for granted)"
         )
 
 
-def _write_back(traced: GraphModule, rows: int, states: int) -> None:
+def _write_back(recipe: Recipe, signature: Signature, traced: GraphModule) -> None:
     """Makes a graph that returns new states and θ write them over the old ones; θ last."""
+    rows, states = 6 if signature.kind == "arena" else 0, len(recipe.state_kinds())
     inputs = [n for n in traced.graph.nodes if n.op == "placeholder"]
     output = next(n for n in traced.graph.nodes if n.op == "output")
     with traced.graph.inserting_before(output):
@@ -136,8 +190,9 @@ def _write_back(traced: GraphModule, rows: int, states: int) -> None:
     traced.recompile()
 
 
-def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor]:
-    """Inputs of a graph, of made-up sizes; `scale` multiplies the long ones (Inductor parallelises by what it first sees)."""
+def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) -> list[Tensor]:
+    """Inputs of a graph, of made-up sizes."""
+    sizes = sizes or Sizes()
     device, kind = torch.device(signature.device), signature.kind
     joint = signature.scope == "global"
 
@@ -149,9 +204,9 @@ def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor
     def other(size: int) -> int:  # than the number of numbers
         return size if size != leaves else size + 101
 
-    owners, scopes = other(_OWNERS), other(_OWNERS if joint else _SCOPES)
-    length = {"arena": other(_ROWS * scale), "channels": other(_CHANNELS * scale)}.get(kind, other(_LENGTH * scale))
-    shape = {"arena": (length, signature.width), "channels": (length, other(_REST))}.get(kind, (length,))
+    owners, scopes = other(sizes.owners), other(sizes.owners if joint else sizes.scopes)
+    length = other({"arena": sizes.rows, "channels": sizes.channels}.get(kind, sizes.length))
+    shape = {"arena": (length, signature.width), "channels": (length, other(sizes.rest))}.get(kind, (length,))
     # a number of a whole tensor has shape (1,): what Inductor writes to a 0-d CPU tensor of float64 is lost
     each = {"arena": (scopes,), "channels": (shape[0], 1)}.get(kind, (1,))
     if signature.scope == "coordinate" or (signature.scope == "channel" and kind == "whole"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,12 +12,13 @@ from torch.fx import GraphModule
 
 from sandbox import suggest
 from sandbox.backends import graph, selfcheck
+from sandbox.backends.cut import cut
+from sandbox.backends.places import Run
 from sandbox.recipe import Recipe
-
-Run = Callable[[list[Tensor]], Any]
 
 # Compiled steps by what they depend on, for the process.  `compilations` counts them, for tests and the curious.
 _COMPILED: dict[Any, Kernel] = {}
+_PHASED: dict[Any, PhasedKernel] = {}
 compilations: list[graph.Signature] = []
 
 
@@ -65,7 +66,7 @@ class Kernel:
     def _through_dynamo(self) -> Callable[..., None]:
         if self._dynamo is None:
             self._dynamo = torch.compile(self._trace(), fullgraph=True, dynamic=False, mode=self.mode)
-            inputs = graph.example(self.recipe, self.signature, _scale(self.signature))
+            inputs = graph.example(self.recipe, self.signature, graph.Sizes().times(_scale(self.signature)))
             for tensor in inputs[1:]:
                 _mark_dynamic(tensor, self.signature)
             for tensor in inputs:
@@ -98,6 +99,57 @@ def kernel_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool, mo
             compilations.append(signature)
             _COMPILED[key] = Kernel(recipe, signature, step_only=step_only, mode=mode)
         return _COMPILED[key]
+
+
+class PhasedKernel:
+    """The graph of one signature cut at its scope sums, each phase compiled: for parts of tensors."""
+
+    def __init__(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> None:
+        traced = graph.trace(recipe, signature, opaque=True, scale=_scale(signature), marked=True)
+        self.steps_only = step_only and graph.write_step_only(traced)
+        selfcheck.check(recipe, signature, traced, self.steps_only)
+        parts = cut(traced)
+        self.reductions = [part.reductions for part in parts]
+        self.calls = [_compile(part.graph)[0] for part in parts]
+
+    def run_for(self, theta: Tensor) -> Run:
+        """What makes a step on a leaf, phase by phase.  Raises ValueError for a leaf of more than 2³¹ entries."""
+        if theta.numel() >= 2**31:
+            raise ValueError(f"a part of a tensor may have at most 2³¹ - 1 entries, got {theta.numel():,}")
+        return _PhasedRun(self)
+
+
+class _PhasedRun:
+    """See `sandbox.backends.phased.PhasedRun`."""
+
+    def __init__(self, kernel: PhasedKernel) -> None:
+        self.calls, self.reductions = kernel.calls, kernel.reductions
+        self.inputs: list[Tensor] = []
+
+    def __call__(self, inputs: list[Tensor]) -> None:
+        """All phases, with sums of this process alone."""
+        self.begin(inputs)
+        sums: list[Tensor] = []
+        for number in range(len(self.calls)):
+            sums += self.phase(number, sums)
+
+    def begin(self, inputs: Sequence[Tensor]) -> None:
+        """Takes the inputs of a step."""
+        self.inputs = list(inputs)
+
+    def phase(self, number: int, sums: Sequence[Tensor]) -> Sequence[Tensor]:
+        """One phase, with the sums of those before it; the last one writes."""
+        return self.calls[number]([*self.inputs, *sums])
+
+
+def phased_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> PhasedKernel:
+    """The phases of a signature, compiled at the first call in the process."""
+    key = signature, step_only, torch.get_num_threads()
+    with graph.LOCK:
+        if key not in _PHASED:
+            compilations.append(signature)
+            _PHASED[key] = PhasedKernel(recipe, signature, step_only=step_only)
+        return _PHASED[key]
 
 
 def _scale(signature: graph.Signature) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ _OPERATORS = torch.library.Library("apollo_sandbox", "DEF")
 _OPERATORS.define("spread(Tensor s, Tensor owner) -> Tensor")
 _OPERATORS.define("hold(Tensor s) -> Tensor")
 _OPERATORS.define("segments(Tensor x, Tensor lengths, str reduce) -> Tensor")
+_OPERATORS.define("rows(Tensor x, Tensor valid, str reduce) -> Tensor")
+_OPERATORS.define("reduced(Tensor x, str op, str over) -> Tensor")
 
 
 def _spread(s: Tensor, owner: Tensor) -> Tensor:
@@ -39,12 +42,28 @@ def _segments(x: Tensor, lengths: Tensor, reduce: str) -> Tensor:
     return torch.segment_reduce(x, reduce, lengths=lengths, unsafe=True)
 
 
+def _rows(x: Tensor, valid: Tensor, reduce: str) -> Tensor:
+    inside = torch.where(torch.arange(x.shape[1], device=x.device) < valid[:, None], x, 0.0)
+    return inside.sum(1) if reduce == "sum" else inside.amax(1)
+
+
+def _reduced(x: Tensor, op: str, over: str) -> Tensor:
+    return x.clone()
+
+
 _OPERATORS.impl("spread", _spread, "CompositeExplicitAutograd")
 _OPERATORS.impl("hold", _hold, "CompositeExplicitAutograd")
 _OPERATORS.impl("segments", _segments, "CompositeExplicitAutograd")
+_OPERATORS.impl("rows", _rows, "CompositeExplicitAutograd")
+_OPERATORS.impl("reduced", _reduced, "CompositeExplicitAutograd")
 torch.library.register_fake("apollo_sandbox::spread", lambda s, owner: s.new_empty((owner.shape[0],)))
 torch.library.register_fake("apollo_sandbox::hold", lambda s: torch.empty_like(s))
+torch.library.register_fake("apollo_sandbox::rows", lambda x, valid, reduce: x.new_empty((x.shape[0],)))
+torch.library.register_fake("apollo_sandbox::reduced", lambda x, op, over: torch.empty_like(x))
+torch.library.register_fake("apollo_sandbox::kept", lambda x: torch.empty_like(x))
 torch.library.register_fake("apollo_sandbox::segments", lambda x, lengths, reduce: x.new_empty((lengths.shape[0],)))
+
+REDUCED = torch.ops.apollo_sandbox.reduced.default  # where a marked graph can be cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +79,13 @@ class Rows:
 
 
 class Arena:
-    """The scope of an arena: one number an owner.  `joint`: all owners share it, and it is kept once for each."""
+    """The scope of an arena: one number an owner.  `joint`: all owners share it, and it is kept once for each.
 
-    def __init__(self, rows: Rows, *, joint: bool, opaque: bool) -> None:
-        self.rows, self.joint, self.opaque = rows, joint, opaque
+    opaque, rowwise: see `scopes`.
+    """
+
+    def __init__(self, rows: Rows, *, joint: bool, opaque: bool, rowwise: bool = False) -> None:
+        self.rows, self.joint, self.opaque, self.rowwise = rows, joint, opaque, rowwise
 
     def _inside(self, x: Tensor) -> Tensor:
         """`x` with zeros for padding: whatever a block makes of padding, no sum sees it."""
@@ -72,6 +94,11 @@ class Arena:
         column = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)
         return torch.where(column < self.rows.valid.to(x.dtype)[:, None], x, 0.0)
 
+    def _each_row(self, x: Tensor, reduce: str) -> Tensor:
+        if self.rowwise:
+            return torch.ops.apollo_sandbox.rows(x, self.rows.valid, reduce)
+        return self._inside(x).sum(1) if reduce == "sum" else self._inside(x).amax(1)
+
     def _segments(self, x: Tensor, reduce: str) -> Tensor:
         if self.opaque:
             return torch.ops.apollo_sandbox.segments(x, self.rows.lengths, reduce)
@@ -79,14 +106,14 @@ class Arena:
 
     def sum(self, x: Tensor) -> Tensor:
         """Sum over each owner."""
-        parts = self._inside(x).sum(1)
+        parts = self._each_row(x, "sum")
         if self.joint:
             return parts.sum().expand(self.rows.lengths.shape)
         return self._segments(parts, "sum")
 
     def amax(self, x: Tensor) -> Tensor:
         """Largest entry ≥ 0 over each owner."""
-        parts = self._inside(x).amax(1)
+        parts = self._each_row(x, "max")
         if self.joint:
             return parts.amax().expand(self.rows.lengths.shape)
         return self._segments(parts, "max")
@@ -120,6 +147,29 @@ class HeldChannels(scope.Channel):
         return torch.ops.apollo_sandbox.hold(s)
 
 
+class Marked:
+    """Another scope whose sums and maxima are named in the graph, so that it can be cut there; see `sandbox.backends.cut`."""
+
+    def __init__(self, inner: scope.Scope, over: str) -> None:
+        self.inner, self.over = inner, over
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over each scope, complete once the reduction is."""
+        return torch.ops.apollo_sandbox.reduced(self.inner.sum(x), "sum", self.over)
+
+    def amax(self, x: Tensor) -> Tensor:
+        """Largest entry ≥ 0 over each scope, complete once the reduction is."""
+        return torch.ops.apollo_sandbox.reduced(self.inner.amax(x), "max", self.over)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Σ x / Σ 1, both complete."""
+        return self.sum(x) / self.sum(torch.ones_like(x))
+
+    def spread(self, s: Tensor) -> Tensor:
+        """As the scope inside."""
+        return self.inner.spread(s)
+
+
 def kind_of(scope_name: str, p: Tensor) -> str:
     """The layout in which a tensor is a leaf of its own: "channels" or "whole"."""
     return "channels" if scope_name == "channel" and p.ndim > 1 else "whole"
@@ -130,20 +180,26 @@ def flatten(kind: str, x: Tensor) -> Tensor:
     return x.view(x.shape[0], -1) if kind == "channels" else x.view(-1)
 
 
-def scopes(kind: str, name: str, rows: tuple[Rows, Rows] | None, *, opaque: bool) -> tuple[scope.Scope, scope.Scope]:
-    """(over tensors, over the recipe's scope) for a leaf of layout `kind`; rows: of tensors and of scopes, for an arena."""
+def scopes(
+    kind: str, name: str, rows: tuple[Rows, Rows] | None, *, opaque: bool, marked: bool = False, rowwise: bool = False
+) -> tuple[scope.Scope, scope.Scope]:
+    """(over tensors, over the recipe's scope) for a leaf of layout `kind`; rows: of tensors and of scopes, for an arena.
+
+    opaque: what is kept once a scope reaches the coordinates by operators of ours.  marked: name every sum and maximum over
+    more than one coordinate in the graph.  rowwise: sum an arena's rows, without their padding, by one operator.
+    """
     if rows is not None:
-        within: scope.Scope = (
-            scope.Coordinate() if name == "coordinate" else Arena(rows[1], joint=name == "global", opaque=opaque)
-        )
-        return Arena(rows[0], joint=False, opaque=opaque), within
-    tensor: scope.Scope = Held() if opaque else scope.OneTensor()
-    if name == "coordinate":
-        return tensor, scope.Coordinate()
-    if kind == "channels":
-        return tensor, HeldChannels() if opaque else scope.Channel()
+        tensor: scope.Scope = Arena(rows[0], joint=False, opaque=opaque, rowwise=rowwise)
+        within: scope.Scope = Arena(rows[1], joint=name == "global", opaque=opaque, rowwise=rowwise)
+    else:
+        tensor = Held() if opaque else scope.OneTensor()
+        within = (HeldChannels() if opaque else scope.Channel()) if kind == "channels" else tensor
     # a vector's channels are its coordinates
-    return tensor, scope.Coordinate() if name == "channel" else tensor
+    if name == "coordinate" or (name == "channel" and kind == "whole"):
+        within = scope.Coordinate()
+    if not marked:
+        return tensor, within
+    return Marked(tensor, "tensor"), within if isinstance(within, scope.Coordinate) else Marked(within, "scope")
 
 
 def channel_sizes(p: Tensor) -> list[int]:
@@ -160,3 +216,28 @@ def rows_of(sizes: Sequence[int], width: int, device: torch.device) -> Rows:
     lengths = torch.tensor(count, dtype=torch.int64)
     owner = torch.repeat_interleave(torch.arange(len(sizes)), lengths)
     return Rows(owner.to(device), lengths.to(device), valid.to(device))
+
+
+def row_sums(x: Tensor, padding: Any, reduce: str, out: Tensor) -> None:
+    """Sum, or maximum of entries ≥ 0, of each row of x without its padding.  padding: see `padding_of`."""
+    function = torch.sum if reduce == "sum" else torch.amax
+    if padding == 0:
+        out.zero_()
+        return
+    if isinstance(padding, int):
+        function(x[:, :padding], 1, out=out)
+        return
+    function(x, 1, out=out)
+    if padding is not None:
+        rows, outside = padding
+        out.index_copy_(0, rows, function(x.index_select(0, rows).masked_fill_(outside, 0.0), 1))
+
+
+def padding_of(valid: Tensor, width: int) -> Any:
+    """What `row_sums` needs to know of an arena's rows: None where all are full, their length where they have the same one,
+    else which are not full and which of their entries are padding."""
+    shortest, longest = int(valid.min()), int(valid.max())
+    if shortest == longest:
+        return None if shortest == width else shortest
+    rows = (valid < width).nonzero()[:, 0]
+    return rows, torch.arange(width, device=valid.device) >= valid[rows, None]

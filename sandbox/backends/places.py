@@ -1,14 +1,17 @@
-"""Where the tensors of a compiled cohort lie: a large one where it is, small ones together in an arena."""
+"""Where the tensors of a cohort lie: a large one where it is, small ones together in an arena."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sandbox.backends import layout
-from sandbox.backends.kernels import Run
+
+Run = Callable[[list[Tensor]], Any]  # makes a step of a graph on its inputs
 
 # From this size on, a call of its own costs less than copying gradient and step (a GPU copies faster and waits longer).
 LARGE = {"cpu": 2**17, "cuda": 2**22}
@@ -44,12 +47,16 @@ class Large:
             and self.p.is_contiguous()
         )
 
-    def step(self, g: Tensor, inputs: list[Tensor]) -> None:
+    def step(self, g: Tensor, more: list[Tensor]) -> None:
         """Makes the step whose numbers were loaded."""
+        self.run(self.inputs(g, more))
+
+    def inputs(self, g: Tensor, more: list[Tensor]) -> list[Tensor]:
+        """What the graph takes."""
         if self.p.data_ptr() != self.address:
             self.look()
-        extra = [layout.flatten(self.kind, v.contiguous()) for v in inputs]
-        self.run([self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states])
+        extra = [layout.flatten(self.kind, v.contiguous()) for v in more]
+        return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states]
 
 
 @dataclasses.dataclass

@@ -26,7 +26,7 @@ HINT = "sum with x.scope.sum, amax or mean (x.tensor for whole tensors), and tak
 
 
 def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool = False) -> None:
-    """Raises ValueError where `run`, a graph of the recipe, and its pure update give other numbers.
+    """Raises NoGraph where `run`, a graph of the recipe, and its pure update give other numbers.
 
     steps_only: the graph writes the step in θ's place.
     """
@@ -81,9 +81,9 @@ def _compare(recipe: Recipe, name: str, mine: Tensor, right: Tensor, shape: tupl
     size = float(right[finite].abs().max()) if finite.any() else 0.0
     same = torch.equal(mine.isfinite(), finite) and bool(((mine - right)[finite].abs() <= tolerance * size + 1e-12).all())
     if not same:
-        raise ValueError(
+        raise graph.NoGraph(
             f"recipe {recipe.name!r} gives another {name} for a tensor of shape {shape} where tensors are laid out for speed: "
-            f"some block does not act coordinate by coordinate; {HINT} (backend='eager' runs it as it is)"
+            f"some block does not act coordinate by coordinate; {HINT} (backend='reference' runs it as it is)"
         )
 
 

@@ -45,7 +45,7 @@ from torch.utils import _pytree as pytree
 
 from sandbox import suggest
 from sandbox.blocks.number import is_number, number, show, validated
-from sandbox.scope import Scope
+from sandbox.scope import Over
 
 # What a step may take beside the gradient, made by whoever runs it.
 INPUTS = ("hessian", "sampled", "product")
@@ -65,8 +65,8 @@ class Flow:
     lr_old: Any  # η_{t-1}, the rate with which `d_old` was applied
     theta: Tensor  # θ before the step
     g: Tensor  # gradient, after the gradient blocks run so far
-    tensor: Scope  # reductions over each parameter tensor
-    scope: Scope  # reductions over the recipe's scope
+    tensor: Over  # reductions over each parameter tensor
+    scope: Over  # reductions over the recipe's scope
     grad_norm: Any = None  # ‖g‖₂ over all tensors, before any gradient block
     hessian: Any = None  # z ⊙ Hz
     sampled: Any = None  # the gradient at labels drawn from the model

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import sandbox
 from sandbox.cli import interrupt
 
-BAD_USAGE = 2
+FAILED, BAD_USAGE = 1, 2
 INTERRUPTED = interrupt.EXIT_CODE
 
 
@@ -34,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(f"apollo-sandbox: {error}\n")
         return BAD_USAGE
+    except RuntimeError as error:
+        if not hasattr(error, "failures"):
+            raise
+        sys.stderr.write("".join(f"apollo-sandbox: {failure}\n" for failure in error.failures))  # of a user's code
+        return FAILED
 
 
 def run() -> None:

@@ -54,3 +54,7 @@ class Calibrate(interrupt.Command):
         for line in result.notes():
             screen.say(console, line)
         return 0 if result.holds else FAILED
+
+    def interrupted(self) -> str:
+        """Nothing is written."""
+        return "Interrupted; nothing is kept."

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from pathlib import Path
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction
 
 from sandbox.cli import interrupt, screen
-
-FAILED = 1  # exit code where a user's code ended with an error
+from sandbox.experiments.settings import Options
 
 
 @dataclasses.dataclass
@@ -60,18 +58,7 @@ class Compare(interrupt.Command):
     """How a step runs."""
     vectorised: bool = True
     """Make the runs of a variant together (backend eager): same numbers to rounding, several times faster."""
-    accumulate: int = 1
-    """Batches whose mean gradient makes an update."""
-    autocast: str | None = None
-    """bfloat16: losses in mixed precision."""
-    device: str = "cpu"
-    """Where networks train."""
-    compile_model: bool = False
-    """torch.compile the network."""
-    threads: int = 1
-    """Of the CPU, for a run."""
-    time_limit: float | None = None
-    """Seconds after which a run ends."""
+    run: OmitArgPrefixes[Options] = Options()
     probes: tuple[str, ...] = ()
     """Measurements inside steps, into probes.parquet: floor_occupancy, secant_residual, condition_failures, ..."""
     every: int = 10
@@ -86,30 +73,25 @@ class Compare(interrupt.Command):
         with interrupt.postponed():
             from sandbox.experiments import report, tables
             from sandbox.experiments.compare import compare
-            from sandbox.experiments.executors import Failed
             from sandbox.experiments.search import spoken
 
-        own = ("variants", "task", "search", "out")
+        own = ("variants", "task", "search", "out", "run")
         arguments = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in own}
-        arguments["out"] = self._folder()
+        arguments |= {"out": self._folder(), **dataclasses.asdict(self.run)}
         console = screen.console()
         if not self.variants:
             raise ValueError("compare: name at least one variant, as in: apollo-sandbox compare apollo adamw")
         if self.out is not None:
             screen.folder(self.out)
         search = dict(spoken(text) for text in self.search) or None
-        try:
-            with screen.progress(console) as progress:
-                result = compare(list(self.variants), self.task, progress=progress, search=search, **arguments)
-        except Failed as error:
-            sys.stderr.write("".join(f"apollo-sandbox: {failure}\n" for failure in error.failures))
-            return FAILED
+        with screen.progress(console) as progress:
+            result = compare(list(self.variants), self.task, progress=progress, search=search, **arguments)
         for head, rows in tables.of(result):
             screen.table(console, head, rows)
         for line in tables.notes(result):
             screen.say(console, line)
         screen.say(console, f"Written to {result.folder}/: {', '.join(report.FILES)}")
-        return FAILED if result.failures else 0
+        return 1 if result.failures else 0  # of a user's code
 
     def _folder(self) -> Path:
         return self.out or Path("results") / self.task.replace(":", "-").replace("/", "-")

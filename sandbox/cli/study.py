@@ -16,7 +16,7 @@ from sandbox.cli import interrupt, screen
 class Study(interrupt.Command):
     """The paper's experiments: list them, run one in a size, report what was found.
 
-    Sizes: smoke (seconds, with packaged data), cpu (half an hour to hours), gpu, and paper (its exact settings, on folders of
+    Sizes: smoke (seconds, with packaged data), cpu (minutes to half an hour), gpu, and paper (its exact settings, on folders of
     full data). Runs that are there already are not repeated.
 
     Try:
@@ -24,7 +24,7 @@ class Study(interrupt.Command):
       apollo-sandbox study run language --tier smoke
       apollo-sandbox study run F6 --tier cpu --jobs 2
       apollo-sandbox study report F6 --tier cpu
-      apollo-sandbox study report all --tier cpu
+      apollo-sandbox study report all --tier cpu --out notebooks/studies
     """
 
     do: Positional[Literal["list", "run", "report"]]
@@ -43,6 +43,8 @@ class Study(interrupt.Command):
     """Processes side by side."""
     out: Path = Path("results/studies")
     """Folder of runs and tables."""
+    write: bool = False
+    """With report all: keep tables, pictures and claims beside the rows."""
 
     def main(self) -> int:
         """Does it."""
@@ -50,8 +52,11 @@ class Study(interrupt.Command):
 
     def _list(self) -> int:
         from sandbox import studies
+        from sandbox.studies.verdicts import claims
 
-        rows = [[s.key, s.name, ", ".join(s.tiers), " ".join(map(str, s.claims)), s.question] for s in studies.all_studies()]
+        rows = [
+            [s.key, s.name, ", ".join(s.tiers), " ".join(map(str, claims.of(s.key))), s.question] for s in studies.all_studies()
+        ]
         screen.table(screen.console(), ["study", "name", "tiers", "claims", "question"], rows)
         return 0
 
@@ -80,8 +85,8 @@ class Study(interrupt.Command):
         return 0
 
     def interrupted(self) -> str:
-        """Finished runs are kept."""
-        return f"Interrupted. Finished runs are kept in {self.out}/; the same command continues from there."
+        """What Ctrl-C leaves."""
+        return interrupt.kept(self.out, "*/*/*/runs/*.json", what="runs")
 
     def _report(self) -> int:
         from sandbox import studies
@@ -102,9 +107,12 @@ class Study(interrupt.Command):
             return 0
         if not rows:
             raise ValueError(f"no rows of the {self.tier} tier in {self.out}: apollo-sandbox study run all --tier {self.tier}")
-        title, head, body = report.claims_table(rows)
-        screen.say(console, title)
-        screen.table(console, head, body)
+        for title, head, body in (report.claims_table(rows), report.against_sgd_w(rows)):
+            screen.say(console, title)
+            screen.table(console, head, body)
+        screen.say(console, ", ".join(f"{n} {verdict}" for verdict, n in report.counts(rows).items()))
+        if self.write:
+            report.write(self.out, self.tier)
         return 0
 
 

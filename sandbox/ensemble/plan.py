@@ -18,6 +18,9 @@ from sandbox.probes.watch import need
 from sandbox.schedules import evenly
 from sandbox.tasks import Task
 
+# at an evaluation: (step, name -> values of the members, whether each has been finite so far)
+Told = Callable[[int, dict[str, np.ndarray], np.ndarray], None]
+
 
 @dataclasses.dataclass
 class Piece:
@@ -94,7 +97,7 @@ class Plan:
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    def together(self, group: Group, seeds: list[int], advance: Callable[[int], None], *, batched: bool) -> Piece:
+    def together(self, group: Group, seeds: list[int], advance: Callable[[int], None], told: Told, *, batched: bool) -> Piece:
         """All members of a chunk."""
         members = len(group.configs) * len(seeds)
         chunk = Lockstep(self, group, seeds, batched=batched)
@@ -106,6 +109,7 @@ class Plan:
         before = need(self.probes, "D_old")
         if 0 in stops:
             evaluations.append(chunk.evaluate(0))
+            told(0, evaluations[-1], np.ones(members, dtype=bool))
         for t in range(1, self.steps + 1):
             look = t in sampled or (before and t + 1 in sampled)
             value, ok, measured = chunk.step(t, look)
@@ -115,6 +119,7 @@ class Plan:
                     probes[name][:, sampled[t]], said[name][:, sampled[t]] = v.reshape(-1).cpu().numpy(), True
             if t in stops:
                 evaluations.append(chunk.evaluate(t))
+                told(t, evaluations[-1], np.all(finite[:t], axis=0))
             advance(members)
         # a member whose rate its decay does not allow never runs
         top = max(self.factors)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 Progress = Callable[[int, int], None]  # (member steps done, in all)
+# (step, places of members, name -> their values, whether each has been finite so far)
+Evaluated = Callable[[int, list[int], dict[str, np.ndarray], np.ndarray], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +88,7 @@ def run(
     compiled: bool = False,
     memory: int = 1 << 30,
     progress: Progress | None = None,
+    evaluated: Evaluated | None = None,
 ) -> Ensemble:
     """Trains every recipe at every rate with every seed, together.
 
@@ -97,6 +100,7 @@ def run(
     probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`.
     compiled: compile the step of each group: pays from some hundred thousand member steps on.
     memory: bytes that the members which run together may take, measured on a few of them.
+    evaluated: called at every evaluation of members that run together.
     Threads are torch's own; for small models one is as fast as many, and never waits for a busy core.
     A member that diverges goes on in NaN and disturbs no other.  A recipe that vmap refuses runs member by member, with a
     warning that says why.  Raises ValueError for what cannot be, and where `memory` is too small for one member.
@@ -143,7 +147,12 @@ def run(
         for part, some in chunks:
             largest = max(largest, len(part.configs) * len(some) if reason is None else 1)
             where = [place * len(seeds) + seeds.index(seed) for seed in some for place in part.places]
-            pieces.append((where, plan.together(part, some, advance, batched=reason is None)))
+
+            def told(t: int, values: Any, finite: np.ndarray, where: list[int] = where) -> None:
+                if evaluated:
+                    evaluated(t, where, values, finite)
+
+            pieces.append((where, plan.together(part, some, advance, told, batched=reason is None)))
     return _assembled(plan, members, pieces, looped, largest, time.perf_counter() - began)
 
 

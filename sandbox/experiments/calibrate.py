@@ -15,7 +15,7 @@ from scipy import stats
 
 from sandbox import ensemble, memory, tasks
 from sandbox.experiments import statistics
-from sandbox.experiments.tables import Table, markdown, text
+from sandbox.experiments.tables import Shown, Table
 from sandbox.tasks import Task
 
 FAMILY = 4  # comparisons that Holm's correction takes together: five variants
@@ -49,8 +49,8 @@ class Rate:
         return low <= self.stated and (self.at_most or self.stated <= high)
 
 
-@dataclasses.dataclass(frozen=True)
-class Calibration:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Calibration(Shown):
     """The rates found.  pairs: seeds of each comparison."""
 
     rates: list[Rate]
@@ -79,11 +79,9 @@ class Calibration:
             "stated, as with a metric of few distinct values.",
         ]
 
-    def __str__(self) -> str:
-        return text([self.table()], self.notes())
-
-    def _repr_markdown_(self) -> str:
-        return markdown([self.table()], self.notes())
+    def shown(self) -> tuple[list[Table], list[str]]:
+        """The table and its notes."""
+        return [self.table()], self.notes()
 
 
 def differences(

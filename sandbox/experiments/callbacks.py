@@ -1,6 +1,8 @@
-"""Who is told of rows as runs finish:  sandbox.compare(…, callbacks=[CSV("rows.csv"), TensorBoard("logs")]).
+"""Who is told of rows as they come:  sandbox.compare(…, callbacks=[CSV("rows.csv"), TensorBoard("logs")]).
 
-A callback is any function of a row, a dict: run, variant, task, role, lr, seed, step, losses, metrics, …  For MLflow or W&B:
+A callback is any function of a row, a dict: run, variant, task, role, lr, seed, step, losses, metrics, …  It is called in the
+process that asks, once a row, while runs go on (with an executor of the user's, when a run ends); whether a run diverged and
+its test split are in its last row, before that None.  For MLflow or W&B:
 
     lambda row: mlflow.log_metric(f"{row['variant']}/{row['seed']}", row["train_loss"], step=row["step"])
     lambda row: wandb.log({f"{row['variant']}/{row['seed']}": row["train_loss"]}, step=row["step"])
@@ -12,11 +14,12 @@ import csv
 from pathlib import Path
 from typing import Any
 
+from sandbox.experiments.manifest import slug
 from sandbox.experiments.store import SCHEMA
 
 
 class CSV:
-    """Appends rows to a file, in the columns of results.parquet."""
+    """Appends rows to a file, in the columns of results.parquet; those of a run's end are empty before it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -24,9 +27,11 @@ class CSV:
 
     def __call__(self, row: dict[str, Any]) -> None:
         """One row."""
+        more = [name for name in row if name.startswith("validation_") and name not in SCHEMA]
+        columns = [*SCHEMA, *more, *(name.replace("validation_", "test_", 1) for name in more)]
         begins = not self.path.exists()
         with open(self.path, "a", newline="") as file:
-            writer = csv.DictWriter(file, list(SCHEMA), extrasaction="ignore")
+            writer = csv.DictWriter(file, columns, extrasaction="ignore")
             if begins:
                 writer.writeheader()
             writer.writerow(row)
@@ -47,15 +52,17 @@ class TensorBoard:
             return
         key = row["run"]
         if key not in self._writers:
-            self.close()
-            self._writers[key] = SummaryWriter(str(self.folder / f"{row['variant']}-{row['seed']}-{key}"))
+            name = f"{slug(row['variant'])}-{row['seed']}-{key}"
+            self._writers[key] = SummaryWriter(str(self.folder / name), flush_secs=10)
         for name, value in row.items():
             known = name.startswith(("train_", "validation_", "test_")) or name == "floor_occupancy"
             if known and isinstance(value, float) and abs(value) < float("inf"):
                 self._writers[key].add_scalar(name, value, row["step"])
+        if row["step"] == row["steps"]:
+            self._writers.pop(key).close()
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes what is left: of runs that ended early."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()

@@ -11,25 +11,22 @@ seeds: the same initialisation and order of batches for every variant, test spli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from sandbox.experiments import executors, manifest, statistics
-from sandbox.experiments.executors import Failure, Found, Unit
+from sandbox.experiments import executors, manifest, report, statistics
 from sandbox.experiments.methods import Method
-from sandbox.experiments.plan import Plan, joined, plan
+from sandbox.experiments.plan import Plan, plan
 from sandbox.experiments.result import Chosen, Comparison, Summary
 from sandbox.experiments.search import Trial, Tuner
-from sandbox.experiments.settings import Options, Run
-from sandbox.experiments.store import Store
+from sandbox.experiments.settings import Options
+from sandbox.experiments.unit import Failed, Look
+from sandbox.experiments.work import Callback, Progress, Work
 from sandbox.tasks import Task
-
-Progress = Callable[[float, int, str], None]  # (runs done, with the shares of those begun; runs in all; what)
 
 
 def compare(
@@ -60,8 +57,8 @@ def compare(
     every: int = 10,
     out: str | Path | None = None,
     jobs: int = 1,
-    executor: Executor | None = None,
-    callbacks: Sequence[Callable[[dict[str, Any]], None]] = (),
+    executor: Any = None,
+    callbacks: Sequence[Callback] = (),
     reuse: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -82,9 +79,10 @@ def compare(
     probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`; they look on in every run of a
         recipe, and their values go into `Comparison.probes` and probes.parquet.
     out: folder, default results/<task>.  Runs that are there already are not repeated; a folder of `sandbox.sweep` is refused.
-    jobs: processes of this machine.  executor: any `concurrent.futures.Executor` in their place.  Two calls at once in one
-        folder share the work.  reuse: take stored runs of code from `__main__` or a notebook for equal too.
-    callbacks: called with every row of a run when it is finished.  progress: called while runs are made.
+    jobs: processes of this machine.  executor: in their place any `concurrent.futures.Executor`, or dask's, or submitit's: see
+        docs/cluster.md.  Two calls at once in one folder share the work.
+    reuse: take stored runs of code from `__main__` or a notebook for equal too.
+    callbacks: called with every row as it comes, in this process.  progress: called while runs are made.
     An error of a user's code in a run is reported in `Comparison.failures`, and the other variants go on.
     Raises ValueError for unknown names and impossible numbers, RuntimeError where every variant failed.
     """
@@ -95,21 +93,23 @@ def compare(
         trials=trials, steps=steps, warmup=warmup, schedule=schedule, evaluations=evaluations, evaluate_every=evaluate_every,
         backend=backend, vectorised=vectorised, options=options, probes=probes, every=every, reuse=reuse,
     )  # fmt: skip
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise (ValueError if isinstance(jobs, int) else TypeError)(f"jobs must be at least 1, got {jobs!r}")
     folder = Path(out) if out is not None else Path("results") / manifest.slug(made.task.name)
     manifest.read(folder, "compare")  # or it is another command's folder
-    work = _Work(made, Store(folder), jobs, executor, list(callbacks), progress)
-    facts = manifest.of_plan(made)
-    manifest.write(folder, facts)
-    try:
-        chosen = work.tune()
-        work.make([(m, r) for m in made.methods for r in made.final(m, chosen[m.name].numbers)], "training with fresh seeds")
-    finally:
-        work.save()
+    total = len(made.methods) * (made.trials * made.tuning_seeds * made.tuned + made.seeds)
+    with executors.workers(jobs, executor) as who:
+        look = Look(made.probes, made.every)
+        work = Work(made.task, folder, total, look=look, executor=who, callbacks=callbacks, progress=progress)
+        facts = manifest.of_plan(made)
+        manifest.write(folder, facts)
+        try:
+            chosen = tune(made, work)
+            final = [(m, run) for m in made.methods for run in made.final(m, chosen[m.name].numbers)]
+            work.make(final, "training with fresh seeds")
+        finally:
+            work.save()
     lost = {failure.variant for failure in work.failures}
     if len(lost) == len(made.methods):
-        raise executors.Failed(work.failures)
+        raise Failed(work.failures)
     kept = [m for m in made.methods if m.name not in lost]
     rows, seen = work.frames()
     result = Comparison(
@@ -117,107 +117,35 @@ def compare(
     )
     chosen_rates = {m.name: chosen[m.name].numbers["lr"] for m in kept}
     manifest.write(folder, {**facts, "chosen_rates": chosen_rates, "failures": [str(f) for f in work.failures]})
-    from sandbox.experiments import report
-
     report.write(result)
     return result
 
 
-class _Work:
-    """Makes runs, keeps them, and says how far it is."""
+def tune(plan: Plan, work: Work) -> dict[str, Chosen]:
+    """Variant -> the numbers that it is reported with."""
+    if not plan.tuned:
+        return {m.name: Chosen({"lr": plan.grid(m)[0]}, False, True, []) for m in plan.methods}
+    tuners = {m.name: Tuner(plan.axes(m), plan.tuner, plan.trials, i) for i, m in enumerate(plan.methods)}
+    while True:
+        asked = {m.name: tuners[m.name].ask() for m in plan.methods}
+        if not any(asked.values()):
+            break
+        full = {m.name: [{"lr": m.lr, **numbers} for numbers in asked[m.name]] for m in plan.methods}
+        wanted = [(m, run) for m in plan.methods for numbers in full[m.name] for run in plan.tuning(m, numbers)]
+        made = work.make(wanted, "tuning learning rates" if not plan.search else "searching")
+        for method in plan.methods:
+            keys = [run.key() for m, run in made if m.name == method.name]
+            losses = _losses(work, keys)
+            n = plan.tuning_seeds
+            means = [float(np.mean(losses[i * n : (i + 1) * n])) if losses else math.inf for i in range(len(full[method.name]))]
+            trials = [Trial(numbers, loss) for numbers, loss in zip(asked[method.name], means, strict=True)]
+            tuners[method.name].tell(trials)
+    return {m.name: choose(m, tuners[m.name], relative=not plan.search) for m in plan.methods}
 
-    def __init__(
-        self, plan: Plan, store: Store, jobs: int, executor: Executor | None, callbacks: list[Any], progress: Progress | None
-    ) -> None:
-        self.plan, self.store, self.jobs, self.executor = plan, store, jobs, executor
-        self.callbacks, self.progress = callbacks, progress
-        self.failures: list[Failure] = []
-        self.names: dict[tuple[str, str], None] = {}  # (key of a run, variant), in order
-        self.done = 0.0
-        self.total = len(plan.methods) * (plan.trials * plan.tuning_seeds * plan.tuned + plan.seeds)
 
-    def make(self, wanted: list[tuple[Method, Run]], what: str) -> list[tuple[Method, Run]]:
-        """Makes those that are missing; gives all as they are called on disk, without those of variants that failed."""
-        lost = {failure.variant for failure in self.failures}
-        wanted = joined([(m, r) for m, r in wanted if m.name not in lost])
-        self.names |= {(run.key(), method.name): None for method, run in wanted}
-        todo = executors.units(wanted, self.store)
-        ticked: dict[int, float] = {}
-        self.done += len({r.key() for _, r in wanted}) - sum(len(u.runs) for u in todo)
-        self._say(what)
-
-        def tick(unit: Unit, updates: int) -> None:
-            share = 0.99 * updates / max(unit.runs[0].steps, 1)  # a run counts as done when it is kept
-            ticked[id(unit)] = ticked.get(id(unit), 0.0) + share
-            self.done += share
-            self._say(what)
-
-        def ended(unit: Unit, found: list[Found] | Failure) -> None:
-            self.done += len(unit.runs) - ticked.get(id(unit), 0.0)
-            if isinstance(found, Failure):
-                self.failures.append(found)
-            else:
-                self._keep(unit, found)
-            self._say(what)
-
-        executors.execute(
-            todo, self.plan.task, self.store, ended, probes=self.plan.probes, every=self.plan.every, jobs=self.jobs,
-            executor=self.executor, tick=tick, lost=lambda unit: any(f.variant == unit.method.name for f in self.failures),
-        )  # fmt: skip
-        return wanted
-
-    def _keep(self, unit: Unit, found: list[Found]) -> None:
-        for run, (rows, seen) in zip(unit.runs, found, strict=False):
-            key = run.key()
-            if self.store.missing([key]):
-                self.store.add(key, run.facts(), rows, seen)
-            for row in rows:
-                for callback in self.callbacks:
-                    callback({**run.facts(), **row, "run": key, "variant": unit.method.name})
-
-    def _say(self, what: str) -> None:
-        if self.progress:
-            self.progress(min(round(self.done, 6), self.total), self.total, what)
-
-    def tune(self) -> dict[str, Chosen]:
-        """Variant -> the numbers that it is reported with."""
-        plan = self.plan
-        if not plan.tuned:
-            return {m.name: Chosen({"lr": plan.grid(m)[0]}, False, True, []) for m in plan.methods}
-        tuners = {m.name: Tuner(plan.axes(m), plan.tuner, plan.trials, i) for i, m in enumerate(plan.methods)}
-        while True:
-            asked = {m.name: tuners[m.name].ask() for m in plan.methods}
-            if not any(asked.values()):
-                break
-            full = {m.name: [{"lr": m.lr, **numbers} for numbers in asked[m.name]] for m in plan.methods}
-            wanted = [(m, run) for m in plan.methods for numbers in full[m.name] for run in plan.tuning(m, numbers)]
-            made = self.make(wanted, "tuning learning rates" if not plan.search else "searching")
-            for method in plan.methods:
-                keys = [run.key() for m, run in made if m.name == method.name]
-                losses = self._losses(keys)
-                n = plan.tuning_seeds
-                means = [
-                    float(np.mean(losses[i * n : (i + 1) * n])) if losses else math.inf for i in range(len(full[method.name]))
-                ]
-                trials = [Trial(numbers, loss) for numbers, loss in zip(asked[method.name], means, strict=True)]
-                tuners[method.name].tell(trials)
-        return {m.name: choose(m, tuners[m.name], relative=not plan.search) for m in plan.methods}
-
-    def _losses(self, keys: list[str]) -> list[float]:
-        found = [self.store.get(key) for key in keys]
-        return [] if None in found else [each["rows"][-1]["validation_loss"] for each in found if each is not None]
-
-    def frames(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """All rows, and what probes measured."""
-        return self.store.frame(self.names), self.store.probes(self.names)
-
-    def save(self) -> None:
-        """The tables on disk, of whatever is finished."""
-        from sandbox.experiments.report import tables_to_disk
-
-        rows, seen = self.frames()
-        if len(rows):
-            tables_to_disk(self.store.folder, rows, seen if self.plan.probes else None)
+def _losses(work: Work, keys: list[str]) -> list[float]:
+    found = [work.store.get(key) for key in keys]
+    return [] if None in found else [each["rows"][-1]["validation_loss"] for each in found if each is not None]
 
 
 def choose(method: Method, tuner: Tuner, *, relative: bool) -> Chosen:

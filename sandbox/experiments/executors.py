@@ -1,159 +1,74 @@
-"""Who makes the runs: this process, processes of this machine, or any `concurrent.futures.Executor`.
+"""Who makes the runs: this process, processes of this machine, or a cluster.  Whoever makes them gives the same rows.
 
-A unit is a method with runs that are made in one go.  Whoever makes it gives the same rows.
+`executor=` is anything whose `submit(function, *arguments)` gives something with `done()`, `result()` and `cancel()`: a
+`concurrent.futures.Executor`, `dask.distributed.Client(…).get_executor(pure=False)`, a `submitit.AutoExecutor`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import queue
 import signal
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context, parent_process
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
-from sandbox import suggest
-from sandbox.experiments import identity, vectorised
-from sandbox.experiments.methods import Method
-from sandbox.experiments.run import Row, train
-from sandbox.experiments.settings import Run
+from sandbox.experiments import identity
+from sandbox.experiments.run import Row
 from sandbox.experiments.store import Claims, Store
-from sandbox.probes import Watch
+from sandbox.experiments.unit import Failure, Found, Look, Unit, made
 from sandbox.tasks import Task
 
-TRIES = 3  # how often in a row a pool may die without finishing anything
+TRIES = 3  # how often in a row workers may die without finishing anything
+
+Done = Callable[[Unit, list[Found] | Failure], None]
+Told = Callable[[Unit, int, int, Row | None], None]  # a unit, then as `vectorised.Tell`
 
 
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """A run that an error ended: of the user's code, mostly.  where: file and line in it, "" where it was not in theirs."""
-
-    variant: str
-    what: str
-    error: str
-    where: str
-    trace: str
-
-    def __str__(self) -> str:
-        at = f" at {self.where}" if self.where else ""
-        return f"{self.variant}: {self.error}{at} (in its run at {self.what})"
-
-
-@dataclasses.dataclass(frozen=True)
-class Unit:
-    """Runs of one method that are made in one go."""
-
-    method: Method
-    runs: list[Run]
-
-    @property
-    def name(self) -> str:
-        """For its lock: of all that are made together, whoever they are, or of the one run."""
-        first = self.runs[0]
-        alone = len(self.runs) == 1 and first.way != vectorised.TOGETHER
-        return first.key() if alone else dataclasses.replace(first, lr=0.0, seed=0, company="").key()
-
-
-class Failed(RuntimeError):
-    """Every variant failed; `failures` says how."""
-
-    def __init__(self, failures: list[Failure]) -> None:
-        self.failures = failures
-        super().__init__("; ".join(map(str, failures)))
-
-
-Found = tuple[list[Row], list[Row]]
-Tick = Callable[[int], None]
-
-
-def units(wanted: Sequence[tuple[Method, Run]], store: Store) -> list[Unit]:
-    """What must be made, of those that are wanted; of those that are made together, all where one is missing."""
-    unique = {run.key(): (method, run) for method, run in wanted}
-    missing = store.missing(unique)
-    found: list[Unit] = []
-    joint: dict[tuple[str, str], Unit] = {}
-    for key, (method, run) in unique.items():
-        if run.way == vectorised.TOGETHER:
-            group = method.name, run.company
-            if group not in joint:
-                joint[group] = Unit(method.replaced(dict(run.numbers)), [])
-            joint[group].runs.append(run)
-        elif key in missing:
-            found.append(Unit(method.replaced(dict(run.numbers)), [run]))
-    return [u for u in joint.values() if any(r.key() in missing for r in u.runs)] + found
-
-
-def work(task: Task, unit: Unit, probes: Sequence[Any], every: int, tick: Tick = lambda n: None) -> list[Found] | Failure:
-    """Makes a unit.  An error of whatever it runs becomes a Failure."""
-    run = unit.runs[0]
-    try:
-        if run.way == vectorised.TOGETHER:
-            return vectorised.train(task, unit.method, unit.runs, probes, every, tick)  # type: ignore[arg-type]
-        found = []
-        for run in unit.runs:
-            watch = Watch(probes, every=every, tensors=False) if probes else None
-            found.append((train(task, unit.method, run, watch, tick), watch.rows if watch else []))
-        return found
-    except (MemoryError, OSError):
-        raise
-    except Exception as error:
-        what = f"lr {run.lr:.6g}, seed {run.seed}"
-        return Failure(unit.method.name, what, suggest.short(error), _theirs(error), "".join(traceback.format_exception(error)))
-
-
-def _theirs(error: BaseException) -> str:
-    """The last file and line of the user's code that an error went through."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        ours = path.is_relative_to(Path(__file__).parent.parent)
-        if path.exists() and not ours and not any(path.is_relative_to(home) for home in identity.installed()):
-            return f"{path}:{frame.lineno}"
-    return ""
+class OtherSource(RuntimeError):
+    """A worker would run other code, or on other data, than the process that asks."""
 
 
 def execute(
     todo: list[Unit],
     task: Task,
     store: Store,
-    done: Callable[[Unit, list[Found] | Failure], None],
+    done: Done,
     *,
-    probes: Sequence[Any] = (),
-    every: int = 1,
-    jobs: int = 1,
-    executor: Executor | None = None,
-    tick: Callable[[Unit, int], None] = lambda unit, n: None,
+    look: Look = Look(),
+    executor: Any = None,
+    tell: Told = lambda unit, place, n, row: None,
     lost: Callable[[Unit], bool] = lambda unit: False,
 ) -> None:
     """Makes all units but those that are `lost` by then; `done` is called in this process with each as it ends.
 
+    executor: whose `submit` makes them, `Processes` or another; None for this process.
+    tell: called with updates and rows as they come; from an executor of the user's nothing comes before a unit's end.
     Another process at work in the same folder shares them: what it holds is waited for, and taken from the store.
-    Raises BrokenExecutor where workers keep dying, with what is finished kept.
+    Raises BrokenExecutor where workers keep dying, with what is finished kept, and OtherSource.
     """
     claims = Claims(store.folder)
     try:
         while todo := [unit for unit in todo if not lost(unit)]:
             mine, others = list[Unit](), list[Unit]()
-            serial = executor is None and (jobs <= 1 or len(todo) <= 1)
+            serial = executor is None or (isinstance(executor, Processes) and len(todo) == 1)
             for unit in [todo[0]] if serial else todo:
                 (mine if claims.take(unit.name) else others).append(unit)
             others += todo[1:] if serial else []
             mine = [unit for unit in mine if not _there(unit, store, claims, done)]  # made while this process waited
             if serial:
                 for unit in mine:
-                    done(unit, work(task, unit, probes, every, functools.partial(tick, unit)))
+                    done(unit, made(task, unit, look, functools.partial(tell, unit)))
                     claims.drop(unit.name)
             elif mine:
-                for unit, found in _spread(mine, task, probes, every, jobs, executor, tick):
+                for unit, found in _spread(mine, task, look, executor, tell):
                     done(unit, found)
                     claims.drop(unit.name)
             if todo == others or (serial and not mine and others):
@@ -164,7 +79,22 @@ def execute(
         claims.close()
 
 
-def _there(unit: Unit, store: Store, claims: Claims, done: Callable[[Unit, list[Found] | Failure], None]) -> bool:
+@contextlib.contextmanager
+def workers(jobs: int, executor: Any = None) -> Iterator[Any]:
+    """The executor that is given, or so many processes of this machine for the length of the block, or None for this one."""
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise (ValueError if isinstance(jobs, int) else TypeError)(f"jobs must be at least 1, got {jobs!r}")
+    if executor is not None or jobs == 1:
+        yield executor
+        return
+    own = Processes(jobs)
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+def _there(unit: Unit, store: Store, claims: Claims, done: Done) -> bool:
     if store.missing(run.key() for run in unit.runs):
         return False
     claims.drop(unit.name)
@@ -173,81 +103,110 @@ def _there(unit: Unit, store: Store, claims: Claims, done: Callable[[Unit, list[
 
 
 def _spread(
-    todo: list[Unit],
-    task: Task,
-    probes: Sequence[Any],
-    every: int,
-    jobs: int,
-    executor: Executor | None,
-    tick: Callable[[Unit, int], None],
+    todo: list[Unit], task: Task, look: Look, executor: Any, tell: Told
 ) -> Iterator[tuple[Unit, list[Found] | Failure]]:
-    """Units in other processes.  Processes of our own that die are replaced, and what they had in hand is made again."""
-    shared = cloudpickle.dumps((task, list(probes), every, identity.package()))
-    if executor is not None:
-        yield from _gather({executor.submit(_remote, shared, cloudpickle.dumps(u)): u for u in todo}, lambda: None)
-        return
-    left, tries = list(todo), 0
+    """Units in other processes.  What a process that died had in hand is made again."""
+    shared = cloudpickle.dumps((task, look, identity.package(), identity.told([task, look])))
+    left, tries = {unit.name: unit for unit in todo}, 0
+
+    def hear() -> None:
+        for name, *rest in executor.heard() if isinstance(executor, Processes) else ():
+            if name in left:
+                tell(left[name], *rest)
+
     while left:
-        with _own_pool(min(jobs, len(left))) as (pool, told):
-            with _interrupts_ignored():  # by the workers, which inherit it: Ctrl-C is for the parent
-                futures = {pool.submit(_remote, shared, cloudpickle.dumps(unit), i): unit for i, unit in enumerate(left)}
-            now = list(left)
-            try:
-                for unit, found in _gather(futures, functools.partial(_tell, told, now, tick)):
-                    left.remove(unit)
-                    tries = 0
-                    yield unit, found
-            except BrokenExecutor as error:
-                tries += 1
-                if tries == TRIES:
-                    names = ", ".join(dict.fromkeys(u.method.name for u in left))
-                    raise BrokenExecutor(
-                        f"worker processes died {TRIES} times in a row (out of memory?); not finished: {names}. "
-                        "Finished runs are kept"
-                    ) from error
+        futures = dict[Any, Unit]()
+        try:
+            for name, unit in left.items():
+                futures[executor.submit(_remote, shared, _packed(unit), name)] = unit
+            for unit, found in _gather(futures, hear):
+                del left[unit.name]
+                tries = 0
+                yield unit, found
+        except BrokenExecutor as error:
+            if isinstance(executor, Processes):
+                executor.close()
+            tries += 1
+            if tries == TRIES:
+                names = ", ".join(dict.fromkeys(u.method.name for u in left.values()))
+                raise BrokenExecutor(
+                    f"worker processes died {TRIES} times in a row (out of memory?); not finished: {names}. "
+                    "Finished runs are kept"
+                ) from error
+        finally:
+            for future in futures:  # where this is ended early
+                future.cancel()
 
 
-def _gather(futures: dict[Future, Unit], look: Callable[[], None]) -> Iterator[tuple[Unit, list[Found] | Failure]]:
+def _packed(unit: Unit) -> bytes:
+    """A unit, and the digits of what its runs depend on beside the task."""
+    return cloudpickle.dumps((unit, identity.told(unit.parts())))
+
+
+def _gather(futures: dict[Any, Unit], hear: Callable[[], None]) -> Iterator[tuple[Unit, list[Found] | Failure]]:
     waiting, broken = set(futures), None
     while waiting:
-        ended, waiting = wait(waiting, timeout=0.1, return_when="FIRST_COMPLETED")
-        look()
+        ended = _ended(waiting)
+        waiting -= ended
+        hear()
         for future in ended:
             try:
                 found = cloudpickle.loads(future.result())
-            except BrokenExecutor as error:
+            except Exception as error:  # what a run raises comes as a value: this is of the worker, or of who sent it
                 broken = error
                 continue
+            if isinstance(found, Exception):
+                raise found
             yield futures[future], found
     if broken is not None:
-        raise broken
+        raise broken if isinstance(broken, BrokenExecutor) else BrokenExecutor(str(broken)) from broken
 
 
-def _tell(told: Any, todo: list[Unit], tick: Callable[[Unit, int], None]) -> None:
-    with contextlib.suppress(queue.Empty, OSError, EOFError):
-        while True:
-            place, n = told.get_nowait()
-            tick(todo[place], n)
+def _ended(waiting: set[Any]) -> set[Any]:
+    if all(isinstance(future, Future) for future in waiting):
+        return wait(waiting, timeout=0.1, return_when="FIRST_COMPLETED").done
+    time.sleep(0.1)
+    return {future for future in waiting if future.done()}
 
 
-@contextlib.contextmanager
-def _own_pool(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # torch is imported once for all workers there will be
-    told = context.Queue()
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_listen, initargs=(told, dict(os.environ)))
-    try:
-        yield pool, told
-    finally:
-        workers = list((getattr(pool, "_processes", None) or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:  # what they have in hand is lost; waiting for it would not save it
-            worker.terminate()
-        told.cancel_join_thread()
-        told.close()
+class Processes:
+    """Processes of this machine, as an executor: begun when they are needed, anew where some have died, ended by `close`."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self._pool: ProcessPoolExecutor | None = None
+        self._told: Any = None
+
+    def submit(self, *arguments: Any) -> Future:
+        """As every executor's."""
+        with _interrupts_ignored():  # by the workers, which inherit it: Ctrl-C is for the parent
+            if self._pool is None:
+                context = get_context("forkserver")
+                context.set_forkserver_preload([__name__])  # torch is imported once for all workers there will be
+                self._told = context.Queue()
+                told = self._told, dict(os.environ)
+                self._pool = ProcessPoolExecutor(self.jobs, mp_context=context, initializer=_listen, initargs=told)
+            return self._pool.submit(*arguments)
+
+    def heard(self) -> Iterator[Any]:
+        """What the processes have told since the last call."""
+        with contextlib.suppress(queue.Empty, OSError, EOFError):
+            while True:
+                yield self._told.get_nowait()
+
+    def close(self) -> None:
+        """Ends them; what they have in hand is lost: waiting for it would not save it."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            workers = list((getattr(pool, "_processes", None) or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.terminate()
+            self._told.cancel_join_thread()
+            self._told.close()
 
 
-_TOLD: Any = None  # in a worker: where it says how far it is
+_TOLD: Any = None  # in a worker of ours: where it says how far it is
 
 
 def _listen(told: Any, environment: dict[str, str]) -> None:
@@ -268,22 +227,35 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _remote(shared: bytes, unit: bytes, place: int | None = None) -> bytes:
+def _remote(shared: bytes, packed: bytes, name: str) -> bytes:
     """In a worker.  Bytes, since torch would hand tensors over through shared memory and a thread that outlives its worker."""
-    task, probes, every, package = _loaded(shared)
-    if package != identity.package():
-        raise RuntimeError("a worker has another version of apollo-sandbox, or of torch, than the process that asks")
 
-    def tick(n: int) -> None:
-        if _TOLD is not None and place is not None:
-            _TOLD.put((place, n))
+    def tell(*rest: Any) -> None:
+        if _TOLD is not None:
+            _TOLD.put((name, *rest))
 
-    return cloudpickle.dumps(work(task, cloudpickle.loads(unit), probes, every, tick))
+    try:
+        task, look = _loaded(shared)
+        unit, code = cloudpickle.loads(packed)
+        _same(code, unit.parts())
+        return cloudpickle.dumps(made(task, unit, look, tell))
+    except (MemoryError, OSError, OtherSource) as error:
+        return cloudpickle.dumps(error)
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(shared: bytes) -> Any:
-    return cloudpickle.loads(shared)
+def _loaded(shared: bytes) -> tuple[Task, Look]:
+    task, look, package, code = cloudpickle.loads(shared)
+    if package != identity.package():
+        raise OtherSource("a worker has another version of apollo-sandbox, or of torch, than the process that asks")
+    _same(code, [task, look])
+    return task, look
+
+
+def _same(code: str | None, value: Any) -> None:
+    """Raises OtherSource where a worker finds other digits of a value than the process that sent it."""
+    if code is not None and identity.told(value) not in (code, None):
+        raise OtherSource("a worker has other source or data of the task or a recipe than the process that asks")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from sandbox.literal import picture as literal
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -24,12 +26,6 @@ def figure(width: float, height: float, dpi: int = 150) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", dpi=dpi)
-
-
-def literal(name: str) -> str:
-    """A name that matplotlib shows as it is: "$" begins no formula, "_" hides no legend entry."""
-    shown = name.replace("$", r"\$")
-    return f"\u200b{shown}" if shown.startswith("_") else shown
 
 
 def both(result: Comparison) -> Figure:

@@ -32,7 +32,10 @@ from torch.utils.data import DataLoader
 from sandbox.blocks import Block
 
 # What does not change a run's numbers: how they are shown and asked for.
-_SHOWN = ("cli", "tables.py", "figures.py", "report.py", "calibrate.py", "progress.py", "describe.py", "callbacks.py")
+_SHOWN = (
+    *("cli", "tables.py", "figures.py", "report.py", "inspect_report.py", "sweep_picture.py", "calibrate.py", "describe.py"),
+    *("callbacks.py", "literal.py", "progress.py", "verdicts"),
+)
 
 
 def of(value: Any, reuse: bool = False) -> str:
@@ -40,12 +43,17 @@ def of(value: Any, reuse: bool = False) -> str:
 
     reuse: take what comes from `__main__` by its name and bytecode.
     """
+    return told(value, reuse) or secrets.token_hex(6)
+
+
+def told(value: Any, reuse: bool = False) -> str | None:
+    """The same; None where it cannot be told."""
     digest = hashlib.sha256()
     try:
         for part in _Walk(reuse).parts(value):
             digest.update(part)
     except _Untold:
-        return secrets.token_hex(6)
+        return None
     return digest.hexdigest()[:12]
 
 

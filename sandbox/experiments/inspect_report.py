@@ -9,9 +9,11 @@ import numpy as np
 import polars as pl
 
 from sandbox.blocks import NoAveraging
-from sandbox.experiments.figures import literal, look
+from sandbox.experiments import statistics, tables
+from sandbox.experiments.figures import figure, look
 from sandbox.experiments.store import atomically
 from sandbox.experiments.tables import Table
+from sandbox.literal import picture as literal
 from sandbox.probes import EVERYTHING
 
 if TYPE_CHECKING:
@@ -34,122 +36,92 @@ def estimates(recipe: Recipe) -> str:
 
 def table(result: Inspection) -> Table:
     """A row a variant: agreement at the last sample, all tensors together, and what holds over the run."""
-    head = ["variant", "lr", "estimate", "step", "r", "rank r", "relative error", "same sign", "on floor", "D/η shrinks"]
-    return [*head, "final loss"], [_row(one) for one in result.variants]
+    head = ["variant", "lr", "estimate", "r", "rank r", "relative error", "same sign", "on floor", "D/η shrinks", "final loss"]
+    return head, [_row(one) for one in result.variants]
 
 
 def _row(one: Inspected) -> list[str]:
-    def shown(value: float | None, form: str, factor: float = 1.0, unit: str = "") -> str:
-        return "—" if value is None else f"{factor * value:{form}}{unit}"
-
     # √B has no sign to agree with
-    signs = None if estimates(one.recipe).startswith("√") else one.value("sign_agreement")
+    signs = [] if estimates(one.recipe).startswith("√") else one.values("sign_agreement")
     return [
         one.recipe.name,
-        f"{one.lr:.3g}",
+        "η(t)" if one.method.moving else f"{one.lr:.3g}",
         estimates(one.recipe) or "none",
-        str(one.sampled) if one.pairs else "—",
-        shown(one.value("correlation"), ".3f"),
-        shown(one.value("rank_correlation"), ".3f"),
-        shown(one.value("relative_error"), ".3g"),
-        shown(signs, ".1f", 100, " %"),
-        shown(one.mean("floor_occupancy"), ".1f", 100, " %"),
-        shown(one.mean("condition_failures"), ".1f", 100, " %"),
-        f"{one.loss:.4g}" + (f" ({one.ended})" if one.ended else ""),
+        _shown(one.values("correlation"), ".3f"),
+        _shown(one.values("rank_correlation"), ".3f"),
+        _shown(one.values("relative_error"), ".3g"),
+        _shown(signs, ".1f", percent=True),
+        _shown(one.means("floor_occupancy"), ".1f", percent=True),
+        _shown(one.means("condition_failures"), ".1f", percent=True),
+        _shown(one.losses, ".4g") + (f" ({one.diverged} diverged)" if one.diverged else ""),
     ]
+
+
+def _shown(values: list[float], form: str, *, percent: bool = False) -> str:
+    """Mean and half the width of its 95 % interval over the seeds; of one seed the value alone."""
+    if not values:
+        return "—"
+    found = np.asarray(values) * (100 if percent else 1)
+    shown = f"{found.mean():{form}}"
+    if np.isfinite(found).all() and len(found) > 1:
+        low, high = statistics.interval(found)
+        shown += f" ± {(high - low) / 2:{'.2g' if form.endswith('g') else form}}"
+    return shown + (" %" if percent else "")
 
 
 def notes(result: Inspection) -> list[str]:
     """What a reader must know to read the table."""
     how = "exact" if result.method == "exact" else f"by Hutchinson's estimator, {result.num_vectors} vectors"
     rows = f"all {result.rows:,} rows of the training split" if result.rows > 1 else "the task without its noise"
-    at = ", ".join(str(step) for step in result.at)
+    at, seeds = ", ".join(map(str, result.at)), result.seeds
+    runs = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     said = [
-        f"{result.task.name}, {result.steps} steps at a constant rate, seed {result.seed}.  Truth: diag H of the loss on "
+        f"{result.task.name}, {result.steps} steps at a constant rate, {runs}.  Truth: diag H of the loss on "
         f"{rows}, {how}, at θ before step {at}{'; the estimates are made from minibatches' if result.rows > 1 else ''}.",
         "r, rank r: correlation (Pearson, Spearman) of |estimate| and |truth| over all parameters, and relative error "
         "‖|estimate| - |truth|‖/‖truth‖, at the last sample.  On floor: share of coordinates with D at the rectifier's floor; "
         "D/η shrinks: share where D/η is less than one step before (Theorem 2's repair needs 0); both are means over the run.",
     ]
+    several = f"Mean ± half of its 95 % Student t interval over {len(seeds)} seeds."
+    said.append(several if len(seeds) > 1 else "One seed: rounding may decide what it shows.")
     none = [one.recipe.name for one in result.variants if not estimates(one.recipe)]
     if none:
         said.append(f"No estimate of the Hessian in {', '.join(none)}: nothing to compare.")
     if any(estimates(one.recipe).startswith("√") for one in result.variants):
         said.append("√B is the root of the mean of (z ⊙ Hz)²: it estimates √(Σ_k H_jk²), not H_jj, and has no sign.")
-    if result.interrupted:
-        said.append("Interrupted: what had been measured by then.")
-    return said
+    said += [f"Failed: {failure}." for failure in result.failures]
+    return said + [f"Could not be read, and was made again: {path}." for path in result.unreadable]
 
 
-def text(result: Inspection) -> str:
-    """A plain table with its notes."""
-    head, rows = table(result)
-    widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in [head, *rows]]
-    return "\n".join([*lines, "", *notes(result)])
-
-
-def markdown(result: Inspection) -> str:
-    """A Markdown table with its notes."""
-    head, rows = table(result)
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([*lines, "", *[f"{n}\n" for n in notes(result)]])
-
-
-FILES = ("table.md", "scatter.png", "correlations.png", "floors.png", "probes.parquet", "diagonal.parquet")
+FILES = (
+    *("table.md", "scatter.png", "correlations.png", "floors.png"),
+    *("results.parquet", "probes.parquet", "diagonal.parquet", "manifest.json"),
+)
 
 
 def write(result: Inspection, folder: Path) -> None:
     """The files of `FILES`, each replaced atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
     with atomically(folder / "table.md") as path:
-        path.write_text(markdown(result) + "\n")
-    with atomically(folder / "probes.parquet") as path:
-        result.frame.write_parquet(path)
-    with atomically(folder / "diagonal.parquet") as path:
-        vectors(result).write_parquet(path)
-    for name, figure in (("scatter", scatter(result)), ("correlations", correlations(result)), ("floors", floors(result))):
+        path.write_text(tables.markdown([table(result)], notes(result)) + "\n")
+    rows = pl.concat([one.rows for one in result.variants])
+    for name, frame in (("results", rows), ("probes", result.frame), ("diagonal", result.vectors)):
+        with atomically(folder / f"{name}.parquet") as path:
+            frame.write_parquet(path)
+    for name, drawn in (("scatter", scatter(result)), ("correlations", correlations(result)), ("floors", floors(result))):
         with atomically(folder / f"{name}.png") as path:
-            figure.savefig(path, format="png", dpi=150)
-
-
-def vectors(result: Inspection) -> pl.DataFrame:
-    """Every coordinate at each variant's last sample: variant, step, tensor, index, estimate, truth, on_floor."""
-    schema: dict[str, Any] = {"variant": pl.String, "step": pl.Int64, "tensor": pl.String, "index": pl.Int64}
-    schema |= {"estimate": pl.Float64, "truth": pl.Float64, "on_floor": pl.Boolean}
-    frames = [pl.DataFrame(schema=schema)]
-    for one in result.variants:
-        for tensor, pair in one.pairs.items():
-            if tensor == EVERYTHING:
-                continue
-            n = len(pair.truth)
-            floor = None if pair.floor is None else pair.floor.bool().numpy()
-            columns = {"index": np.arange(n), "estimate": pair.estimate.double().numpy(), "truth": pair.truth.double().numpy()}
-            frame = pl.DataFrame(columns).with_columns(
-                pl.lit(one.recipe.name).alias("variant"),
-                pl.lit(one.sampled, pl.Int64).alias("step"),
-                pl.lit(tensor).alias("tensor"),
-                pl.Series("on_floor", [None] * n if floor is None else floor, dtype=pl.Boolean),
-            )
-            frames.append(frame.select(list(schema)))
-    return pl.concat(frames)
+            drawn.savefig(path, format="png", dpi=150)
 
 
 # -- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained", dpi=100)
-
-
 def scatter(result: Inspection) -> Figure:
-    """|estimate| against |truth| at the last sample, log-log with the line of equality: a row a variant, a column a tensor."""
+    """|estimate| against |truth| at the first seed's last sample, log-log: a row a variant, a column a tensor."""
     shown = [one for one in result.variants if one.pairs]
     columns = [name for name in (shown[0].pairs if shown else {}) if name != EVERYTHING] or [EVERYTHING]
-    figure = _figure(2.3 * len(columns) + 0.8, 2.2 * max(len(shown), 1) + 0.5)
-    axes = figure.subplots(max(len(shown), 1), len(columns), squeeze=False)
+    made = figure(2.3 * len(columns) + 0.8, 2.2 * max(len(shown), 1) + 0.5, 100)
+    axes = made.subplots(max(len(shown), 1), len(columns), squeeze=False)
     if not shown:
         axes[0][0].text(0.5, 0.5, "no estimates", ha="center", va="center", transform=axes[0][0].transAxes)
     for row, one in zip(axes, shown, strict=False):
@@ -157,16 +129,13 @@ def scatter(result: Inspection) -> Figure:
             _cloud(ax, one, tensor)
         row[0].set_ylabel(f"{literal(one.recipe.name)}\n|{estimates(one.recipe)}| (loss/θ²)", fontsize=8)
     for ax, tensor in zip(axes[0], columns, strict=True):
-        ax.set_title(tensor, fontsize=9)
+        ax.set_title(literal(tensor), fontsize=9)
     for ax in axes[-1]:
         ax.set_xlabel("|diag H| (loss/θ²)", fontsize=8)
-    handles: dict[str, Any] = {}
-    for ax in axes.flat:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
+    handles = {label: h for ax in axes.flat for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if handles:
-        figure.legend(handles.values(), handles, loc="outside upper center", ncols=len(handles), fontsize=8)
-    return figure
+        made.legend(handles.values(), handles, loc="outside upper center", ncols=len(handles), fontsize=8)
+    return made
 
 
 SMALLEST = 1e-8  # of the largest |diag H|: what is less is not drawn
@@ -177,8 +146,8 @@ def _cloud(ax: Any, one: Inspected, tensor: str) -> None:
     x, y = (v.double().abs().numpy() for v in (pair.truth, pair.estimate))
     drawn = (x > SMALLEST * x.max()) & (y > 0) & np.isfinite(y)
     floor = np.zeros(len(x), dtype=bool) if pair.floor is None else pair.floor.bool().numpy()
-    name = "no floor" if pair.floor is None else "above the floor"
-    for mask, style, label in ((floor, FLOOR, "on the floor"), (~floor, ABOVE if pair.floor is not None else FREE, name)):
+    name, free = ("no floor", FREE) if pair.floor is None else ("above the floor", ABOVE)
+    for mask, style, label in ((floor, FLOOR, "on the floor"), (~floor, free, name)):
         if (mask & drawn).any():
             ax.scatter(x[mask & drawn], y[mask & drawn], s=6, label=label, rasterized=True, **style)
     ax.set_xscale("log")
@@ -190,8 +159,8 @@ def _cloud(ax: Any, one: Inspected, tensor: str) -> None:
         ax.plot([low, high], [low, high], color="black", linewidth=0.8, label="equal")
         ax.set_xlim(low, high)
         ax.set_ylim(*_decades(np.concatenate([y[drawn], x[drawn]])))
-    r = one.value("correlation", tensor, one.sampled)
-    said = [] if r is None else [f"r = {r:.2f}"]
+    r = one.frame.filter((pl.col("probe") == "correlation") & (pl.col("tensor") == tensor) & (pl.col("seed") == one.seeds[0]))
+    said = [f"r = {r.sort('step')['value'][-1]:.2f}"] if len(r) else []
     missing = len(x) - int(drawn.sum())
     said += [f"{missing} of {len(x)} not drawn (≈ 0)"] if missing else []
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1}
@@ -205,31 +174,32 @@ def _decades(values: np.ndarray) -> tuple[float, float]:
 
 
 def _over_steps(result: Inspection, panels: list[tuple[str, str, float]]) -> Figure:
-    """A panel a probe: (probe, axis label, factor), a line a variant, all tensors together."""
-    figure = _figure(8.0, 3.2)
-    for ax, (probe, label, factor) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+    """A panel a probe: (probe, axis label, factor), a line a variant: mean and range of the seeds, all tensors together."""
+    made = figure(8.0, 3.2, 100)
+    for ax, (probe, label, factor) in zip(made.subplots(1, len(panels)), panels, strict=True):
         for i, one in enumerate(result.variants):
-            rows = one.frame.filter((pl.col("probe") == probe) & (pl.col("tensor") == EVERYTHING)).sort("step")
+            rows = one.frame.filter((pl.col("probe") == probe) & (pl.col("tensor") == EVERYTHING))
             if len(rows):
-                values = [factor * v for v in rows["value"]]
-                ax.plot(rows["step"].to_list(), values, **look(i), markersize=3.5, label=literal(one.recipe.name))
+                value = factor * pl.col("value")
+                found = rows.group_by("step").agg(value.mean(), low=value.min(), high=value.max()).sort("step")
+                steps, middle, low, high = found.to_numpy().T
+                ax.plot(steps, middle, **look(i), markersize=3.5, label=literal(one.recipe.name))
+                ax.fill_between(steps, low, high, color=look(i)["color"], alpha=0.15, linewidth=0)
         ax.set_xlabel("step (updates)")
         ax.set_ylabel(label)
         if ax.lines:
             ax.legend(fontsize=7)
-    return figure
+    return made
 
 
 def correlations(result: Inspection) -> Figure:
     """Pearson's and Spearman's correlation of |estimate| and |truth| over the steps."""
-    figure = _over_steps(
-        result,
-        [("correlation", "Pearson's r of |estimate|, |diag H|", 1), ("rank_correlation", "Spearman's r of the same", 1)],
-    )
-    for ax in figure.axes:
+    r, rank = "Pearson's r of |estimate|, |diag H|", "Spearman's r of the same"
+    made = _over_steps(result, [("correlation", r, 1), ("rank_correlation", rank, 1)])
+    for ax in made.axes:
         ax.axhline(0, color="black", linewidth=0.6)
         ax.set_ylim(min(-0.05, ax.get_ylim()[0]), 1.05)
-    return figure
+    return made
 
 
 def floors(result: Inspection) -> Figure:

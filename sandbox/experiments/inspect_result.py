@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 from torch import Tensor
 
-from sandbox import suggest, tasks
+from sandbox import suggest
+from sandbox.experiments import inspect_report, tables
+from sandbox.experiments.methods import Ours
+from sandbox.experiments.unit import Failure
 from sandbox.probes import EVERYTHING
 from sandbox.recipe import Recipe
+from sandbox.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def sample_steps(steps: int, samples: int) -> list[int]:
-    """Where the truth is taken: multiples of steps // samples, counted so that the last step is one of them."""
-    every = steps // samples
-    return [steps - every * k for k in reversed(range(samples))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,90 +39,145 @@ class Pair:
 class Inspected:
     """What was found for one recipe.
 
-    frame: step, tensor, probe, value.  pairs: by tensor, at `sampled`, the last step that was sampled; empty for a recipe that
-    estimates no Hessian.  ended: why it stopped before the last step, or None.  params: where it ended.  loss: of the training
-    split, there.
+    rows: of the evaluations at the samples, as `compare` has them.  frame: what was measured: run, variant, task, role, lr,
+    seed, step, tensor, probe, value.  vectors: a row a coordinate at the last sample of each run (`store.VECTORS`).
+    start: parameters of these names, shapes and dtypes.
     """
 
-    recipe: Recipe
+    method: Ours
     lr: float
+    rows: pl.DataFrame
     frame: pl.DataFrame
-    pairs: dict[str, Pair]
-    sampled: int
-    params: dict[str, Tensor]
-    loss: float
-    ended: str | None = None
+    vectors: pl.DataFrame
+    start: dict[str, Tensor]
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe."""
+        return self.method.recipe
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of its runs."""
+        return self.rows["seed"].unique().sort().to_list()
+
+    @property
+    def sampled(self) -> int:
+        """The last step at which the first seed's truth was taken, 0 where none was."""
+        return max(self.vectors.filter(pl.col("seed") == self.seeds[0])["step"].to_list(), default=0)
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of the training split at the end, infinite where the run diverged; one a seed."""
+        return self.rows.filter(pl.col("step") == pl.col("step").max().over("run")).sort("seed")["train_loss"].to_list()
+
+    @property
+    def diverged(self) -> int:
+        """How many runs did."""
+        return self.rows.filter("diverged")["run"].n_unique()
+
+    def values(self, probe: str, tensor: str = EVERYTHING, step: int | None = None) -> list[float]:
+        """A measurement at a step, or the last one of each run that has it; one a seed that has one."""
+        rows = self.frame.filter((pl.col("probe") == probe) & (pl.col("tensor") == tensor))
+        rows = rows.sort("seed", "step") if step is None else rows.filter(pl.col("step") == step).sort("seed")
+        return rows.group_by("seed", maintain_order=True).last()["value"].to_list()
 
     def value(self, probe: str, tensor: str = EVERYTHING, step: int | None = None) -> float | None:
-        """A measurement, at a step or the last one that has it; None where there is none."""
-        rows = self.frame.filter((pl.col("probe") == probe) & (pl.col("tensor") == tensor)).sort("step")
-        rows = rows if step is None else rows.filter(pl.col("step") == step)
-        return float(rows["value"][-1]) if len(rows) else None
+        """Their mean; None where there is none."""
+        found = self.values(probe, tensor, step)
+        return float(np.mean(found)) if found else None
+
+    def means(self, probe: str, tensor: str = EVERYTHING) -> list[float]:
+        """The means of a measurement over all sampled steps; one a seed that has one."""
+        rows = self.frame.filter((pl.col("probe") == probe) & (pl.col("tensor") == tensor))
+        return [float(np.mean(each.to_numpy())) for each in rows.group_by("seed").agg("value").sort("seed")["value"]]
 
     def mean(self, probe: str, tensor: str = EVERYTHING) -> float | None:
-        """The mean of a measurement over all sampled steps; None where there is none."""
-        rows = self.frame.filter((pl.col("probe") == probe) & (pl.col("tensor") == tensor))
-        return None if rows.is_empty() else float(rows["value"].to_numpy().mean())
+        """The mean of these."""
+        found = self.means(probe, tensor)
+        return float(np.mean(found)) if found else None
+
+    def pairs_of(self, seed: int) -> dict[str, Pair]:
+        """By tensor, all together first, at the last sample of a run; none for a recipe that estimates no Hessian."""
+        mine = self.vectors.filter((pl.col("seed") == seed) & pl.col("estimate").is_not_null())
+        parts = {EVERYTHING: mine, **{str(t): part for (t,), part in mine.group_by("tensor", maintain_order=True)}}
+        names = "estimate", "truth", "floor"
+        return {
+            tensor: Pair(*(None if part[n].has_nulls() else part[n].to_torch() for n in names))  # type: ignore[arg-type]
+            for tensor, part in parts.items()
+            if len(part)
+        }
+
+    @functools.cached_property
+    def pairs(self) -> dict[str, Pair]:
+        """Those of the first seed."""
+        return self.pairs_of(self.seeds[0])
+
+    @functools.cached_property
+    def params(self) -> dict[str, Tensor]:
+        """The parameters after the last sample of the first seed."""
+        mine = self.vectors.filter(pl.col("seed") == self.seeds[0])
+        return {
+            str(t): part["theta_new"].to_torch().reshape(self.start[str(t)].shape).to(self.start[str(t)].dtype)
+            for (t,), part in mine.group_by("tensor", maintain_order=True)
+        }
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Inspection:
-    """The outcome; `result["apollo"]` is one recipe's.  folder: where the files are, or None."""
+class Inspection(tables.Shown):
+    """The outcome; `result["apollo"]` is one recipe's.
 
-    task: tasks.Task
+    at: before which steps the truth was taken.  num_vectors: random vectors for a truth, 0 for the exact one.  rows: of the
+    training split.  folder: where the files are, or None.  unreadable: files of runs that could not be read, and were made
+    again.
+    """
+
+    task: Task
     steps: int
-    samples: int
-    seed: int
+    at: list[int]
+    seeds: list[int]
     method: str
-    num_vectors: int  # random vectors for a truth, 0 for the exact one
-    rows: int  # of the training split
+    num_vectors: int
+    rows: int
     variants: list[Inspected]
     folder: Path | None
-    interrupted: bool = False
+    failures: list[Failure]
+    unreadable: list[Path]
 
     def __getitem__(self, name: str) -> Inspected:
-        for one in self.variants:
-            if one.recipe.name == name:
-                return one
-        raise KeyError(suggest.unknown("variant", name, [one.recipe.name for one in self.variants]))
-
-    @property
-    def at(self) -> list[int]:
-        """Before which steps the truth was taken."""
-        return sample_steps(self.steps, self.samples)
+        found = {one.recipe.name: one for one in self.variants}
+        if name not in found:
+            raise KeyError(suggest.unknown("variant", name, found))
+        return found[name]
 
     @property
     def frame(self) -> pl.DataFrame:
-        """All measurements: variant, step, tensor, probe, value."""
-        named = [one.frame.select(pl.lit(one.recipe.name).alias("variant"), pl.all()) for one in self.variants]
-        return pl.concat(named)
+        """All measurements."""
+        return pl.concat([one.frame for one in self.variants])
 
-    def scatter(self) -> Figure:
-        """|estimate| against |diag H|, a row a recipe and a column a tensor."""
-        from sandbox.experiments import inspect_report
+    @property
+    def vectors(self) -> pl.DataFrame:
+        """Every coordinate at the last sample of each run."""
+        return pl.concat([one.vectors for one in self.variants])
 
+    def plot(self) -> Figure:
+        """|estimate| against |diag H| of the first seed, a row a recipe and a column a tensor."""
         return inspect_report.scatter(self)
+
+    scatter = plot
 
     def correlations(self) -> Figure:
         """Agreement of |estimate| and |diag H| over the steps."""
-        from sandbox.experiments import inspect_report
-
         return inspect_report.correlations(self)
 
     def floors(self) -> Figure:
         """Floor occupancy and violations of the condition that D/η grows, over the steps."""
-        from sandbox.experiments import inspect_report
-
         return inspect_report.floors(self)
 
-    def __str__(self) -> str:
-        from sandbox.experiments import inspect_report
+    def save(self, folder: str | Path) -> None:
+        """Writes the tables and pictures into another folder."""
+        inspect_report.write(self, Path(folder))
 
-        return inspect_report.text(self)
-
-    __repr__ = __str__
-
-    def _repr_markdown_(self) -> str:
-        from sandbox.experiments import inspect_report
-
-        return inspect_report.markdown(self)
+    def shown(self) -> tuple[list[tables.Table], list[str]]:
+        """The table and its notes."""
+        return [inspect_report.table(self)], inspect_report.notes(self)

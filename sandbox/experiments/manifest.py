@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sandbox.experiments.plan import Plan
 
 # what only this command's manifest names
-MARKS = {"compare": "grids", "sweep": "vary"}
+MARKS = {"compare": "grids", "sweep": "vary", "inspect": "samples"}
 
 
 def slug(name: str) -> str:

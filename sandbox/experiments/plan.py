@@ -73,13 +73,14 @@ class Plan:
         return [float(f"{method.lr * self.spacing ** (k - (self.rates - 1) / 2):.6g}") for k in range(self.rates)]
 
     def runs(self, method: Method, numbers: Mapping[str, Any], seeds: Sequence[int], role: str) -> list[Run]:
-        """The runs of some numbers, a seed each."""
+        """The runs of some numbers, a seed each; those of a search are evaluated at their end alone."""
         rest = tuple(sorted((name, value) for name, value in numbers.items() if name != "lr"))
+        at = self.at if role == "final" else (self.steps,)
         together = method.name not in self.refusals
         return [
             Run(
                 task=self.task.name, method=method.replaced(dict(rest)).fingerprint(), lr=float(numbers["lr"]), seed=seed,
-                role=role, steps=self.steps, at=self.at, warmup=self.warmup, schedule=self.schedule, numbers=rest,
+                role=role, steps=self.steps, at=at, warmup=self.warmup, schedule=self.schedule, numbers=rest,
                 way=vectorised.TOGETHER if together else backends.get(self.backend).name, options=self.options,
                 probes=self._watched, code=self._codes[method.name],
             )

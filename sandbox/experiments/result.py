@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from sandbox.experiments import statistics
-from sandbox.experiments.executors import Failure
+from sandbox.experiments import figures, report, statistics, tables
 from sandbox.experiments.plan import Plan
 from sandbox.experiments.search import Trial
+from sandbox.experiments.unit import Failure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,8 +49,8 @@ class Summary:
     test_p: float | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Comparison(tables.Shown):
     """The outcome: `summaries` (one a variant that did not fail), `runs` (all rows, a polars DataFrame), `probes` (what they
     measured), `chosen` (variant -> numbers and trials), `failures`, and the files in `folder`.  unreadable: files of runs there
     that could not be read, and were made again."""
@@ -81,28 +81,13 @@ class Comparison:
 
     def plot(self) -> Figure:
         """Curves of the training loss, beside the losses over the rate."""
-        from sandbox.experiments import figures
-
         return figures.both(self)
 
     def save(self, folder: str | Path) -> None:
         """Writes the tables, pictures and report into another folder."""
-        from sandbox.experiments import report
-
         report.write(dataclasses.replace(self, folder=Path(folder)))
         report.tables_to_disk(Path(folder), self.runs, self.probes if len(self.probes) else None)
 
-    def __str__(self) -> str:
-        from sandbox.experiments import tables
-
-        return tables.text(tables.of(self), tables.notes(self))
-
-    def _repr_markdown_(self) -> str:
-        from sandbox.experiments import tables
-
-        return tables.markdown(tables.of(self), tables.notes(self))
-
-    def _repr_html_(self) -> str:
-        from sandbox.experiments import tables
-
-        return tables.html(tables.of(self), tables.notes(self))
+    def shown(self) -> tuple[list[tables.Table], list[str]]:
+        """Results and differences, with notes."""
+        return tables.of(self), tables.notes(self)

@@ -25,21 +25,23 @@ DIVERGED = 9.0
 Row = dict[str, Any]
 
 
-Emit = Callable[[int], None]  # called with the updates made since the last call
+Tell = Callable[[int, Row | None], None]  # called with the updates made since the last call, and an evaluation if there is one
 
 
-def train(task: Task, method: Method, run: Run, watch: probes.Watch | None = None, tick: Emit = lambda n: None) -> list[Row]:
+def train(
+    task: Task, method: Method, run: Run, watch: probes.Watch | None = None, tell: Tell = lambda n, row: None
+) -> list[Row]:
     """Makes the run; a row an evaluation: step, losses, metrics, floor occupancy, gradient evaluations, and at the end the
     test split.
 
-    watch: probes to measure with; its rows are its own.  tick: progress.
+    watch: probes to measure with; its rows are its own.  tell: hears of updates and of every row but the last as they come.
     A loss or gradient that is not finite ends the run: it has diverged, its losses are infinite from then on, its metrics NaN.
     """
     with threads(run.options.threads):
         if not method.allows(run.lr):  # a rate of the grid is then lost, not an end of everything
-            tick(run.steps)
+            tell(run.steps, None)
             return never(run)
-        return _Training(task, method, run, watch).rows(tick)
+        return _Training(task, method, run, watch).rows(tell)
 
 
 class _Training:
@@ -63,9 +65,10 @@ class _Training:
         self.gradients = 0
         self._mode("train")
 
-    def rows(self, tick: Emit) -> list[Row]:
+    def rows(self, tell: Tell) -> list[Row]:
         run, clock, diverged, stopped = self.run, list[float](), False, False
-        rows, stops, began, told = [self._row(0)], set(run.at), time.perf_counter(), 0
+        rows, stops, began, told, tenths = [self._row(0)], set(run.at), time.perf_counter(), 0, 0
+        tell(0, running(rows[0]))
         for step in range(1, run.steps + 1):
             start = time.perf_counter()
             diverged = not self._step()
@@ -80,19 +83,19 @@ class _Training:
                 diverged = not math.isfinite(rows[-1]["train_loss"])
                 if diverged:
                     rows.pop()
-                if diverged or stopped:
+                if diverged or stopped or step == run.steps:
                     break
-            if time.perf_counter() - began > 0.1 * (told + 1):  # not at each of many short steps
-                told = int(10 * (time.perf_counter() - began))
-                tick(step - self._told)
-                self._told = step
-        tick(run.steps - self._told)
+                tell(step - told, running(rows[-1]))
+                told = step
+            elif time.perf_counter() - began > 0.1 * (tenths + 1):  # not at each of many short steps
+                tenths = int(10 * (time.perf_counter() - began))
+                tell(step - told, None)
+                told = step
+        tell(run.steps - told, None)
         seconds = statistics.median(clock) if clock else math.nan
         if stopped and not diverged:
             run = dataclasses.replace(run, steps=rows[-1]["step"], at=tuple(r["step"] for r in rows[1:]))
         return finished(rows, run, diverged, seconds, self._test, stopped)
-
-    _told = 0
 
     def _step(self) -> bool:
         """One update; whether loss and gradients were finite."""
@@ -177,6 +180,11 @@ def _numbers(value: Any, axes: int) -> int:
     if isinstance(value, list | tuple):
         return sum(_numbers(each, axes) for each in value)
     return 0
+
+
+def running(row: Row) -> Row:
+    """An evaluation in the midst of a run, of whose end nothing is known."""
+    return {**row, "diverged": None, "stopped": None, "seconds_a_step": None}
 
 
 def never(run: Run) -> list[Row]:

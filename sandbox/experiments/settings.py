@@ -8,24 +8,25 @@ import json
 import math
 from typing import Any
 
-import torch
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How updates are made, beside the method.
+    """How updates are made, beside the method."""
 
-    accumulate: batches whose mean gradient makes an update.  autocast: None or "bfloat16", for losses and metrics.
-    device: where a network trains; a run starts from the same numbers on every device.  compile_model: torch.compile it.
-    threads: of the CPU; sums depend on their number.  time_limit: seconds after which a run ends, as it then stands; None.
-    """
+    # also the options of `apollo-sandbox compare`, whose help these texts are
 
     accumulate: int = 1
+    """Batches whose mean gradient makes an update."""
     autocast: str | None = None
+    """None, or bfloat16: losses and metrics in mixed precision."""
     device: str = "cpu"
+    """Where a network trains; a run starts from the same numbers on every device."""
     compile_model: bool = False
+    """torch.compile the network."""
     threads: int = 1
+    """Of the CPU, for a run; sums depend on their number."""
     time_limit: float | None = None
+    """Seconds after which a run ends, as it then stands."""
 
     def __post_init__(self) -> None:
         for name in ("accumulate", "threads"):
@@ -36,10 +37,13 @@ class Options:
             raise ValueError(f'autocast must be None or "bfloat16", got {self.autocast!r}')
         if self.time_limit is not None and not 0 < self.time_limit < math.inf:
             raise ValueError(f"time_limit must be a number of seconds above 0, got {self.time_limit!r}")
-        try:
-            torch.device(self.device)
-        except RuntimeError as error:
-            raise ValueError(f"device: {str(error).splitlines()[0]}") from error
+        if self.device != "cpu":
+            import torch
+
+            try:
+                torch.device(self.device)
+            except RuntimeError as error:
+                raise ValueError(f"device: {str(error).splitlines()[0]}") from error
 
     def needs_a_loop(self) -> str | None:
         """What of it a vectorised run cannot do."""

@@ -8,14 +8,20 @@ The tables that people read (results.parquet, probes.parquet) are made from thes
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SCHEMA: dict[str, Any] = {
     "run": pl.String,
@@ -53,10 +59,27 @@ PROBES: dict[str, Any] = {
     "value": pl.Float64,
 }
 
+# a row a coordinate of a run's tensors; what a probe has not kept is null
+VECTORS: dict[str, Any] = {
+    **{name: PROBES[name] for name in ("variant", "seed", "step", "tensor")},
+    "index": pl.Int64,
+    "estimate": pl.Float64,
+    "truth": pl.Float64,
+    "floor": pl.Boolean,
+    "theta_new": pl.Float64,
+}
+
+
+def packed(vector: Tensor) -> str:
+    """A vector as text: NumPy's format in base 64."""
+    held = io.BytesIO()
+    np.save(held, vector.detach().cpu().numpy())
+    return base64.b64encode(held.getvalue()).decode()
+
 
 class Store:
     """The runs of a folder.  Another's results.parquet there is refused with ValueError; a run's file that cannot be read is
-    named in `unreadable`, and the run made again."""
+    named in `unreadable`, and moved aside when the run has been made again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs = folder, folder / "runs"
@@ -98,9 +121,9 @@ class Store:
         """Keeps a run; the first writer's, where there are two.  Raises OSError where it cannot be written."""
         path = self.runs / f"{key}.json"
         text = json.dumps({"run": key, "facts": dict(facts), "rows": rows, "probes": probes}, ensure_ascii=False)
-        if path in self.unreadable:
-            self.unreadable.remove(path)
-            path.replace(path.with_suffix(".unreadable"))
+        if path in self.unreadable and self.get(key) is None:
+            with contextlib.suppress(FileNotFoundError):
+                path.replace(path.with_suffix(".unreadable"))
         with beside(path) as temporary:
             temporary.write_text(text)
             with contextlib.suppress(FileExistsError):
@@ -128,6 +151,20 @@ class Store:
             found = self.get(key) or {"probes": [], "facts": {}}
             rows += [{**found["facts"], **row, "run": key, "variant": name} for row in found["probes"]]
         return pl.DataFrame(rows, schema=PROBES)
+
+    def vectors(self, names: Iterable[tuple[str, str]]) -> pl.DataFrame:
+        """The coordinates that some runs have kept."""
+        frames = [pl.DataFrame(schema=VECTORS)]
+        for key, name in names:
+            found = self.get(key) or {"probes": []}
+            for row in found["probes"]:
+                if "vectors" in row:
+                    held = {n: np.load(io.BytesIO(base64.b64decode(text))) for n, text in row["vectors"].items()}
+                    same = {"variant": name, "seed": found["facts"]["seed"], "step": row["step"], "tensor": row["tensor"]}
+                    rest = {n: pl.lit(same.get(n)) for n in VECTORS if n not in held}
+                    frame = pl.DataFrame(held).with_columns(**{**rest, "index": pl.int_range(pl.len())})
+                    frames.append(frame.select(pl.col(n).cast(kind) for n, kind in VECTORS.items()))
+        return pl.concat(frames)
 
 
 def link(temporary: Path, path: Path) -> None:

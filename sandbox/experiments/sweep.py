@@ -38,7 +38,7 @@ MEASURES = ("train_loss", "validation_loss", "validation_metric", "floor_occupan
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Sweep:
+class Sweep(tables.Shown):
     """The outcome.  frame: a row a member: the varied numbers, seed, MEASURES at the end, "diverged" (the first step at which
     loss or gradient was not finite, the last where only train_loss after it is not, 0 where none).
     folder: where it lies on disk, or None.
@@ -87,13 +87,9 @@ class Sweep:
         rows += [["members", str(len(self.frame))], ["diverged", str(int((self.frame["diverged"] > 0).sum()))]]
         return ["best", f"of {self.recipe.name} on {self.task.name}, {self.steps} steps"], rows
 
-    def __str__(self) -> str:
-        return tables.text([self.table()], [])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return tables.html([self.table()], [])
+    def shown(self) -> tuple[list[tables.Table], list[str]]:
+        """The best numbers."""
+        return [self.table()], []
 
     def draw(self, axes: Any, measure: str = "train_loss") -> None:
         """The same on given axes."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sandbox.experiments.figures import literal
+from sandbox.literal import picture as literal
 
 if TYPE_CHECKING:
     from sandbox.experiments.sweep import Sweep

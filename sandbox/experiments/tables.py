@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import html as web
-import re
 from typing import TYPE_CHECKING
 
 from sandbox.experiments import search, statistics
+from sandbox.literal import markdown as literal
 
 if TYPE_CHECKING:
     from sandbox.experiments.result import Comparison, Summary
@@ -163,15 +163,6 @@ def markdown(tables: list[Table], said: list[str]) -> str:
     return "\n".join([*lines, *[f"{literal(n)}\n" for n in said]])
 
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#$~])")
-
-
-def literal(cell: str) -> str:
-    """A text that Markdown shows as it is; brackets with numbers, as intervals have, need no care."""
-    plain = re.fullmatch(r"[^`*_<>|#$~\\]*", cell) and not re.search(r"\]\s*[(\[:]", cell)
-    return cell if plain else _SPECIAL.sub(r"\\\1", cell).replace("\n", " ")
-
-
 def html(tables: list[Table], said: list[str]) -> str:
     """HTML tables with their notes."""
     parts = []
@@ -180,3 +171,22 @@ def html(tables: list[Table], said: list[str]) -> str:
         body = "".join("<tr>" + "".join(f"<td>{web.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         parts.append(f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>")
     return "\n".join([*parts, *(f"<p>{web.escape(n)}</p>" for n in said)])
+
+
+class Shown:
+    """What is shown as tables with notes: as plain text, in notebooks as HTML."""
+
+    def shown(self) -> tuple[list[Table], list[str]]:
+        """Tables and notes."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return text(*self.shown())
+
+    __repr__ = __str__
+
+    def _repr_markdown_(self) -> str:
+        return markdown(*self.shown())
+
+    def _repr_html_(self) -> str:
+        return html(*self.shown())

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from sandbox import ensemble, schedules
@@ -22,6 +23,7 @@ from sandbox.recipe import Recipe
 from sandbox.tasks import Task
 
 TOGETHER = "vmap"  # the way that such a run names
+Tell = Callable[[int, int, Row | None], None]  # a run's place, updates since the last call, an evaluation if there is one
 
 
 def why_not(task: Task, method: Method, schedule: Any, options: Options) -> str | None:
@@ -34,11 +36,11 @@ def why_not(task: Task, method: Method, schedule: Any, options: Options) -> str 
         return "the schedule is a function"
     if changed := options.needs_a_loop():
         return f"{changed} set"
-    return _network(task) or refusal(method.recipe, task)
+    return network(task) or refusal(method.recipe, task)
 
 
-def _network(task: Task) -> str | None:
-    """What in a task's network keeps it from torch.func."""
+def network(task: Task) -> str | None:
+    """What in a task's network keeps it from being a function of its parameters alone; None where nothing does."""
     start = task.start(0)
     if not isinstance(start, nn.Module):
         return None
@@ -60,14 +62,21 @@ def company(runs: Sequence[Run]) -> str:
 
 
 def train(
-    task: Task, method: Ours, runs: Sequence[Run], probes: Sequence[Any], every: int, tick: Callable[[int], None]
+    task: Task, method: Ours, runs: Sequence[Run], probes: Sequence[Any], every: int, tell: Tell
 ) -> list[tuple[list[Row], list[Row]]]:
-    """Runs of one recipe that differ in rate, seed and role, in the order given: their rows, and what probes measured."""
+    """Runs of one recipe that differ in rate, seed and role, in the order given: their rows, and what probes measured.
+
+    tell: hears of updates and rows as they come: (place of the run, updates, row).
+    """
     found: dict[int, tuple[list[Row], list[Row]]] = {}
     with single.threads(runs[0].options.threads):
         for places in _products(runs):
             some = [runs[i] for i in places]
-            found |= dict(zip(places, _together(task, method.recipe, some, probes, every, tick), strict=True))
+
+            def told(place: int, n: int, row: Row | None, places: Sequence[int] = places) -> None:
+                tell(places[place], n, row)
+
+            found |= dict(zip(places, _together(task, method.recipe, some, probes, every, told), strict=True))
     return [found[i] for i in range(len(runs))]
 
 
@@ -83,41 +92,50 @@ def _products(runs: Sequence[Run]) -> list[list[int]]:
 
 
 def _together(
-    task: Task, recipe: Recipe, runs: list[Run], probes: Sequence[Any], every: int, tick: Callable[[int], None]
+    task: Task, recipe: Recipe, runs: list[Run], probes: Sequence[Any], every: int, tell: Tell
 ) -> list[tuple[list[Row], list[Row]]]:
     first, told = runs[0], 0
+    top = max(schedules.factors(first.steps, first.warmup, first.schedule))
+    fits = [allowed(recipe, top * run.lr) for run in runs]  # the recipe's decay, every rate of the run
 
     def advance(done: int, total: int) -> None:
         nonlocal told
-        tick(done - told)
+        tell(0, done - told, None)
         told = done
+
+    def evaluated(step: int, places: Sequence[int], values: dict[str, np.ndarray], finite: np.ndarray) -> None:
+        for k, place in enumerate(places):
+            if step < first.steps and fits[place] and finite[k] and math.isfinite(values["train_loss"][k]):
+                found = _row(task, recipe, step, {name: float(column[k]) for name, column in values.items()})
+                tell(place, 0, single.running(found))
 
     rates, seeds = list(dict.fromkeys(r.lr for r in runs)), sorted({r.seed for r in runs})
     found = ensemble.run(
         recipe, task, lr=rates, seeds=seeds, steps=first.steps, warmup=first.warmup, schedule=first.schedule,
-        evaluations=first.at, probes=probes, every=every, progress=advance,
+        evaluations=first.at, probes=probes, every=every, progress=advance, evaluated=evaluated,
     )  # fmt: skip
     seconds = found.seconds / len(runs) / first.steps
-    return [(_rows(task, recipe, r, found, i, seconds), _measured(found, i)) for i, r in enumerate(runs)]
+    rows = [_rows(task, recipe, r, found, i, seconds) if fits[i] else single.never(r) for i, r in enumerate(runs)]
+    return [(some, _measured(found, i)) for i, some in enumerate(rows)]
 
 
 def _rows(task: Task, recipe: Recipe, run: Run, found: ensemble.Ensemble, i: int, seconds: float) -> list[Row]:
-    top = max(schedules.factors(run.steps, run.warmup, run.schedule))
-    if not allowed(recipe, top * run.lr):
-        return single.never(run)
     rows, first, diverged = list[Row](), int(found.diverged[i]), bool(found.diverged[i])
     for k, step in enumerate(found.at):
         values = {name: float(column[i, k]) for name, column in found.evaluations.items()}
         if step and ((first and step >= first) or not math.isfinite(values["train_loss"])):
             diverged = True
             break
-        floor, train_loss = values.pop("floor_occupancy"), values.pop("train_loss")
-        gradients = step * recipe.evaluations
-        shown = None if math.isnan(floor) else floor
-        made = single.row(task, step, train_loss, list(values.values()), shown, gradients)
-        rows.append({**made, "state_words": float(recipe.state_words)})
+        rows.append(_row(task, recipe, step, values))
     params = {name: p[i] for name, p in found.params.items()}
     return single.finished(rows, run, diverged, seconds, functools.partial(_test, task, params))
+
+
+def _row(task: Task, recipe: Recipe, step: int, values: dict[str, float]) -> Row:
+    floor, train_loss = values.pop("floor_occupancy"), values.pop("train_loss")
+    gradients = step * recipe.evaluations
+    made = single.row(task, step, train_loss, list(values.values()), None if math.isnan(floor) else floor, gradients)
+    return {**made, "state_words": float(recipe.state_words)}
 
 
 def _test(task: Task, params: dict[str, Any]) -> tuple[float, ...]:

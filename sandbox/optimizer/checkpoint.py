@@ -8,9 +8,11 @@ from torch import Tensor
 
 from sandbox import parts
 from sandbox.blocks import Divide, Successive
-from sandbox.blocks.number import is_function, show
+from sandbox.blocks.number import is_function
+from sandbox.distributed import shards
 from sandbox.optimizer import groups
 from sandbox.optimizer.cohorts import complete
+from sandbox.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -19,13 +21,18 @@ if TYPE_CHECKING:
 _UNNAMED = {"solve": parts.structure(Divide()), "pairs": parts.structure(Successive())}
 
 
-def pack(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """torch's state_dict as a snapshot, each recipe as the texts of its slots."""
+def pack(state_dict: dict[str, Any], param_groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """torch's state_dict as a snapshot, each recipe as the texts of its slots; of DTensors the states are DTensors too."""
+    owners = [(groups.recipe_of(group), p) for group in param_groups for p in group["params"]]
     packed = [
         {**groups.plain(group), "recipe": {"name": groups.recipe_of(group).name, **_structure(group)}}
         for group in state_dict["param_groups"]
     ]
-    return {**state_dict, "state": {key: snapshot(value) for key, value in state_dict["state"].items()}, "param_groups": packed}
+    states = {key: snapshot(value) for key, value in state_dict["state"].items()}
+    for key, state in states.items():
+        recipe, p = owners[key]
+        state |= {name: shards.wrapped(recipe, kind, p, state[name]) for name, kind in recipe.state_kinds().items()}
+    return {**state_dict, "state": states, "param_groups": packed}
 
 
 def snapshot(state: dict[str, Any]) -> dict[str, Any]:
@@ -41,13 +48,16 @@ def unpack(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     if not {"state", "param_groups"} <= set(state_dict):
         raise ValueError(f"not a state_dict of an optimizer: it has {', '.join(map(str, state_dict)) or 'nothing'}")
     pairs = _matched(optimizer.param_groups, state_dict["param_groups"])
-    saved = state_dict["state"]
+    saved = dict(state_dict["state"])
     for recipe, key, p, name in pairs:
         complete(recipe, p, optimizer.state, name)
+        if key in saved:
+            own = {n: shards.unwrapped(recipe, kind, p, saved[key].get(n)) for n, kind in recipe.state_kinds().items()}
+            saved[key] = {**saved[key], **{n: value for n, value in own.items() if value is not None}}
         _check_state(optimizer.state[p], saved.get(key), (*recipe.host_names, *recipe.state_kinds()), name)
     for group, old in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         for key, value in old.items():
-            if key not in ("params", "param_names", "recipe"):
+            if key not in ("params", "param_names", "recipe", *groups.WHOLE) and not (key == "lr" and isinstance(value, str)):
                 _assign(group, key, value)
     for recipe, key, p, _ in pairs:
         for name in (*recipe.host_names, *recipe.state_kinds()):
@@ -59,7 +69,7 @@ def unpack(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
 def _structure(group: dict[str, Any]) -> dict[str, str]:
     """The recipe's structure, and whether its rate is a number or which function of t."""
     lr = group["lr"]
-    return {**groups.recipe_of(group).structure(), "lr": f"function of t {show(lr)}" if is_function(lr) else "number"}
+    return {**groups.recipe_of(group).structure(), "lr": groups.rate_name(lr) if is_function(lr) else "number"}
 
 
 def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tuple[Any, Any, Tensor, str]]:
@@ -71,7 +81,7 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
         params, keys = group["params"], saved["params"]
         if len(params) != len(keys):
             raise ValueError(f"group {index}: the checkpoint has {len(keys)} parameters, the optimizer {len(params)}")
-        _check_recipe(index, group, saved.get("recipe"))
+        _check_recipe(index, group, saved)
         names, there = group.get("param_names"), saved.get("param_names")
         if names and there:
             lacking = [name for name in names if name not in there]
@@ -84,7 +94,10 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
     return found
 
 
-def _check_recipe(index: int, group: dict[str, Any], saved: Any) -> None:
+def _check_recipe(index: int, group: dict[str, Any], entries: dict[str, Any]) -> None:
+    saved = entries.get("recipe")
+    if isinstance(saved, str | Recipe):  # as a wrapper was given it
+        saved = {"name": str(getattr(saved, "name", saved)), **_structure({**entries})}
     if not isinstance(saved, dict):
         raise ValueError(f"group {index}: no recipe in the checkpoint; it is not one of sandbox.Optimizer")
     here, saved = _structure(group), {**_UNNAMED, **saved}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from sandbox import pure
 from sandbox.backends import Cohort
+from sandbox.distributed import shards
 from sandbox.optimizer import groups
 from sandbox.recipe import Recipe
 
@@ -21,9 +22,16 @@ class Cohorts:
     """The cohorts of one group, valid while the same tensors have a gradient and their states are what the last step left."""
 
     def __init__(
-        self, group: dict[str, Any], recipe: Recipe, present: list[bool], states: States, name: Callable[[int], str]
+        self,
+        group: dict[str, Any],
+        recipe: Recipe,
+        present: list[bool],
+        states: States,
+        name: Callable[[int], str],
+        part: Callable[[Tensor], shards.Part] | None,
     ) -> None:
         self._base, self._params, self._present = group["recipe"], list(group["params"]), present
+        self._locals, self._sharded = list(map(shards.local, self._params)), any(map(shards.is_sharded, self._params))
         found: dict[tuple[float, ...], list[int]] = {}
         for i, p in enumerate(self._params):
             if present[i] and p.numel():
@@ -31,13 +39,17 @@ class Cohorts:
                 found.setdefault(tuple(float(states[p][key]) for key in recipe.host_names), []).append(i)
         self.each = []
         for numbers, places in found.items():
-            params = [self._params[i] for i in places]
+            whole = [self._params[i] for i in places]
+            parts = None if part is None else list(map(part, whole))
             last = dict(zip(recipe.host_names, numbers, strict=True))
-            self.each.append(Cohort(places, params, [states[p] for p in params], last, name))
+            self.each.append(Cohort(places, [self._locals[i] for i in places], [states[p] for p in whole], last, name, parts))
 
     def still_valid(self, group: dict[str, Any], present: list[bool]) -> bool:
         """Whether these are still the cohorts of the group; not where one has caught up with another."""
         if group["recipe"] is not self._base or present != self._present or not same_objects(group["params"], self._params):
+            return False
+        # fully_shard exchanges them, where a model is cast
+        if self._sharded and not same_objects(map(shards.local, self._params), self._locals):
             return False
         return all(c.unchanged() for c in self.each) and len({tuple(c.last.values()) for c in self.each}) == len(self.each)
 
@@ -55,15 +67,15 @@ def complete(recipe: Recipe, p: Tensor, states: States, name: str) -> None:
     """
     if not isinstance(states[p], dict):
         states[p] = dict(states[p])
-    state, kinds = states[p], recipe.state_kinds()
+    state, kinds, part = states[p], recipe.state_kinds(), shards.local(p)
     fresh = None
     for key in (*recipe.host_names, *kinds):
         if key not in state:
-            fresh = fresh or pure.init(recipe, p.detach())
+            fresh = fresh or pure.init(recipe, part.detach())
             state[key] = fresh[key].cpu() if key in recipe.host_names else fresh[key]
         elif key in kinds and not isinstance(state[key], Tensor):
             raise TypeError(f"state {key!r} of parameter {name} must be a tensor, got {state[key]!r}")
-        elif key in kinds and state[key].shape != (shape := pure.state_shape(recipe, kinds[key], p)):
+        elif key in kinds and state[key].shape != (shape := pure.state_shape(recipe, kinds[key], part)):
             raise ValueError(f"state {key!r} of parameter {name} must have shape {tuple(shape)}, got {tuple(state[key].shape)}")
 
 
@@ -74,3 +86,11 @@ def tidy(param_groups: list[dict[str, Any]], states: States) -> None:
         del states[p]
     for p, (k, i) in places.items():
         complete(groups.recipe_of(param_groups[k]), p, states, groups.name(param_groups, k, i))
+
+
+def norm_of(cohorts: list[tuple[int, Cohort, list[Tensor | None]]]) -> Tensor | None:
+    """‖g‖₂ over all gradients; cohorts: with the gradients of their groups.  Raises as `Cohort.check` does."""
+    mine = [[cast(Tensor, row[i]) for i in cohort.members] for _, cohort, row in cohorts]
+    for (_, cohort, _), grads in zip(cohorts, mine, strict=True):
+        cohort.check(grads)
+    return pure.global_norm([g for grads in mine for g in grads]) if mine else None

@@ -22,6 +22,9 @@ from sandbox.recipe import Recipe
 # of checkpoint keeps them.  seed: of random vectors; draws: how many times some have been drawn.
 OWN_ENTRIES: dict[str, Any] = {"maximize": False, "seed": 0, "draws": 0, "skipped_steps": 0}
 
+# Options of the whole optimizer, which wrappers (ZeroRedundancyOptimizer) copy into groups.
+WHOLE = ("backend", "flat", "nonfinite")
+
 TRAINABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 _TORCHS = ("weight_decay", "momentum", "betas", "eps", "alpha", "dampening", "nesterov", "amsgrad", "lr_decay", "rho")
@@ -154,8 +157,14 @@ def rate(group: dict[str, Any], t: int) -> float:
     return lr
 
 
+def rate_name(lr: Any) -> str:
+    """What a rate that is a function of t is called."""
+    return f"function of t {show(lr)}"
+
+
 def plain(group: dict[str, Any]) -> dict[str, Any]:
-    """A group's entries as a checkpoint holds them: no functions, numbers of Python's own types."""
+    """A group's entries as a checkpoint holds them: no functions (of a rate its name), numbers of Python's own types."""
+    group = {**group, "lr": rate_name(group["lr"])} if is_function(group["lr"]) else group
     entries = {key: value for key, value in group.items() if isinstance(value, Tensor) or not callable(value)}
     return {key: _python(value) for key, value in entries.items()}
 

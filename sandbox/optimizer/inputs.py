@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from sandbox import generators, hessian, labels, pure
 from sandbox.composition import AGAIN
+from sandbox.distributed import replicas, shards
 from sandbox.recipe import Recipe
 
 Closure = Callable[[], Any]
@@ -29,12 +31,27 @@ class Evaluation:
     """The closure's calls in one step.  loss: what it returned.  inputs: name -> parameter -> tensor."""
 
     def __init__(
-        self, closure: Closure | None, param_groups: list[dict[str, Any]], recipes: list[Recipe], states: dict[Any, Any]
+        self,
+        closure: Closure | None,
+        param_groups: list[dict[str, Any]],
+        recipes: list[Recipe],
+        states: dict[Any, Any],
+        replicas_of: ProcessGroup | None = None,
     ) -> None:
-        self.closure, self.states = closure, states
+        self.closure, self.states, self.replicas = closure, states, replicas_of
         self.groups = list(zip(param_groups, recipes, strict=True))
         self.inputs: dict[str, ByParameter] = {}
         self.loss: Any = None
+        for group, recipe in self.groups:
+            if recipe.second_order and any(map(shards.is_sharded, group["params"])):
+                raise ValueError(f"recipe {recipe.name!r} needs Hessian-vector products, which cannot be taken of shards")
+            if (recipe.inputs or recipe.looks_again) and any(map(shards.is_sharded, group["params"])):
+                raise ValueError(f"recipe {recipe.name!r} needs more than one gradient a step, which shards do not give yet")
+            if recipe.second_order and self.replicas is None and replicas.several():
+                raise RuntimeError(
+                    f"recipe {recipe.name!r} takes its gradients from the loss itself, past DistributedDataParallel, so it "
+                    f"must know over which ranks to average them: {replicas.HOW}"
+                )
         if closure is None:
             for recipe in recipes:
                 if recipe.second_order:
@@ -67,8 +84,6 @@ class Evaluation:
 
     def _products(self) -> None:
         grads = hessian.gradients(self.loss, self.params)
-        for p, g in zip(self.params, grads, strict=True):
-            p.grad = None if g is None else g.detach()
         z: list[Tensor] | None = None
         if some := self._needing("hessian"):
             drawn = self._drawn("hessian")
@@ -86,6 +101,20 @@ class Evaluation:
             Hv = hessian.product(grads, self.params, v, keep=False)
             rows = zip(self.params, Hv, strict=True)
             self.inputs["product"] = {p: _signed(h, of[p][0]) for p, h in rows if p in of and h is not None}
+        self._average([None if g is None else g.detach() for g in grads])
+
+    def _average(self, grads: list[Tensor | None]) -> None:
+        """Gradients and inputs, over the replicas where there are some, in one all_reduce."""
+        rows = {name: [made.get(p) for p in self.params] for name, made in self.inputs.items()}
+        if self.replicas is not None:
+            n, everything = len(self.params), [*grads, *(x for row in rows.values() for x in row)]
+            means = replicas.average(everything, self.params * (1 + len(rows)), self.replicas)
+            grads = means[:n]
+            for k, name in enumerate(rows, start=1):
+                found = zip(self.params, means[k * n : (k + 1) * n], strict=True)
+                self.inputs[name] = {p: x for p, x in found if x is not None}
+        for p, g in zip(self.params, grads, strict=True):
+            p.grad = g
 
     def _sampled(self) -> None:
         of = {p: group for group, _ in self._needing("sampled") for p in group["params"]}
@@ -105,8 +134,10 @@ class Evaluation:
             with torch.enable_grad():
                 loss = self.closure()
             if self.attached:
-                found = zip(self.params, hessian.gradients(loss, self.params, create_graph=False), strict=True)
-                return {p: g for p, g in found if g is not None}
+                grads = hessian.gradients(loss, self.params, create_graph=False)
+                if self.replicas is not None:
+                    grads = replicas.average(grads, self.params, self.replicas)
+                return {p: g for p, g in zip(self.params, grads, strict=True) if g is not None}
             return {p: p.grad for p in self.params if p.grad is not None}
         finally:
             generators.put(after)

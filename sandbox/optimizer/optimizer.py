@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from sandbox import backends, lookup, parts, suggest
 from sandbox.backends import Backend, Cohort, Step
-from sandbox.optimizer import checkpoint, groups
-from sandbox.optimizer.cohorts import Cohorts, complete, same_objects, tidy
+from sandbox.distributed import replicas, shards
+from sandbox.distributed.ranks import Ranks, Rounds, advance
+from sandbox.optimizer import checkpoint, collective, groups
+from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, tidy
+from sandbox.optimizer.finite import not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
-from sandbox.pure import global_norm
+from sandbox.optimizer.torch_base import Base
 from sandbox.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -33,15 +37,18 @@ _CALLED = {"hessian": "Hessian-vector product", "product": "Hessian-vector produ
 NonFinite = Literal["raise", "skip", "pass"]
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(Base):
     """Trains parameters with a recipe.
 
     params: tensors, (name, tensor) pairs or groups, as for any torch optimizer; a group may have its own "lr",
         hyperparameters and "recipe".
     recipe: a Recipe, a variant's name, a TOML file or "module:attribute".
     lr: η, a float, a 0-d tensor or a function of t; default the recipe's own.
-    backend: how a step runs: "eager" (the reference), "compiled" (Inductor), "scripted" (TorchScript), or a Backend.
+    backend: how a step runs: "eager" (no compiler), "compiled" (Inductor), "scripted" (TorchScript), "reference" (tensor by
+        tensor, as the equations stand), or a Backend.
     flat: with the compiled backend, make parameters views of one buffer, so that nothing is copied back.
+    process_group: the ranks that train this model together.  A second-order recipe on replicas averages over them; of DTensors
+        (fully_shard, tensor parallel) and under ZeroRedundancyOptimizer it is found without.
     maximize: climb instead of descend; an entry of each group, as in torch.optim.
     nonfinite: what to do where a gradient holds NaN or infinity: "raise" (FloatingPointError naming the parameters; nothing
         has changed), "skip" (leave everything as it is and count it in `skipped_steps`), or "pass" (compute with it, as
@@ -69,6 +76,7 @@ class Optimizer(torch.optim.Optimizer):
         *,
         backend: str | Backend = "eager",
         flat: bool = False,
+        process_group: ProcessGroup | None = None,
         maximize: bool = False,
         nonfinite: NonFinite = "raise",
         seed: int = 0,
@@ -79,6 +87,7 @@ class Optimizer(torch.optim.Optimizer):
         recipe = lookup.recipe(recipe)
         groups.check_keywords(recipe, hyperparameters)
         self.nonfinite, self.flat, self._backend = nonfinite, bool(flat), backends.get(backend, flat=flat)
+        self._process_group, self._dealt = process_group, replicas.partitioning()
         # what wrappers (ZeroRedundancyOptimizer) copy into groups, and the only values that it may have there
         self._whole = {"backend": backend, "flat": flat, "nonfinite": nonfinite}
         given = {} if lr is None else {"lr": lr}
@@ -91,6 +100,7 @@ class Optimizer(torch.optim.Optimizer):
         self._cohorts: dict[int, Cohorts] = {}
         self._entries: list[Any] = []
         self._resolved: dict[int, tuple[Recipe, tuple[str, ...], Any, Recipe]] = {}
+        self._members: tuple[Any, Ranks | None] | None = None
         self.watch: Watch | None = None
 
     # -- groups ------------------------------------------------------------------------------------------------------
@@ -114,6 +124,7 @@ class Optimizer(torch.optim.Optimizer):
             groups.rate(group, 1)
             for i, p in enumerate(group["params"]):
                 groups.check_parameter(p, groups.name(self.param_groups, index, i))
+                collective.check(p, groups.name(self.param_groups, index, i), recipe, self._backend, self._dealt)
                 complete(recipe, p, self.state, groups.name(self.param_groups, index, i))
         except Exception:
             self.param_groups.pop()
@@ -152,8 +163,27 @@ class Optimizer(torch.optim.Optimizer):
         second-order recipe without what it needs.
         """
         recipes = [groups.recipe_of(group) for group in self.param_groups]
-        evaluation = Evaluation(closure, self.param_groups, recipes, self.state)
-        loss, inputs = evaluation.loss, evaluation.inputs
+        evaluation = Evaluation(closure, self.param_groups, recipes, self.state, self._process_group)
+        ranks = self._ranks(recipes)
+        rounds = self._rounds(recipes, evaluation, ranks)
+        if ranks is not None:
+            ranks.drive(rounds)
+        else:
+            advance(rounds, None)  # it asks for nothing
+        return evaluation.loss
+
+    def _ranks(self, recipes: list[Recipe]) -> Ranks | None:
+        """The ranks that hold the tensors between them; None where this one has all that it needs."""
+        joint = any(recipe.scope == "global" or recipe.needs_norm for recipe in recipes)
+        key = [len(group["params"]) for group in self.param_groups], joint
+        if self._members is None or self._members[0] != key:
+            params = [p for group in self.param_groups for p in group["params"]]
+            self._members = key, collective.ranks(params, self._process_group, self._dealt if joint else None)
+        return self._members[1]
+
+    def _rounds(self, recipes: list[Recipe], evaluation: Evaluation, ranks: Ranks | None) -> Rounds[None]:
+        """One step; what must be summed over all ranks is asked for in rounds, and nothing changes before the last one."""
+        inputs = evaluation.inputs
         # a parameter that an input does not reach (a frozen one) makes no step of a recipe that needs it, whatever its p.grad
         grads = [
             [p.grad if all(p in inputs[name] for name in recipe.inputs) else None for p in group["params"]]
@@ -162,24 +192,31 @@ class Optimizer(torch.optim.Optimizer):
         for row, group in zip(grads, self.param_groups, strict=True):
             if group["maximize"]:
                 row[:] = [None if g is None else -g for g in row]
-        check = self.nonfinite != "pass"
+        check, needs_norm = self.nonfinite != "pass", any(recipe.needs_norm for recipe in recipes)
         # everything that can be wrong is found before the first tensor changes
         if not same_objects(self._entries, self._state_entries()):
             self._cohorts = {}
-        cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row)]
-        norm = self._norm(recipes, cohorts)
-        planned = [(index, cohort, self._planned(index, cohort, row, inputs, norm)) for index, cohort, row in cohorts]
-        totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
-        if check and not self._finite(totals, grads, "gradient"):
-            return loss
-        for name, made in inputs.items() if check else ():
-            rows = [[made.get(p) for p in group["params"]] for group in self.param_groups]
-            if not self._finite(backends.totals(list(made.values())), rows, _CALLED[name]):
-                return loss
-        if self.watch is not None:
-            self.watch.observe([(self.names(index, cohort), cohort, step) for index, cohort, step in planned])
-        for _, cohort, step in planned:
-            self._backend.step(cohort, step)
+        cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row, ranks)]
+        if ranks is None:
+            norm = norm_of(cohorts) if needs_norm else None
+            planned = [(index, cohort, self._planned(index, cohort, row, inputs, norm)) for index, cohort, row in cohorts]
+            totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
+            if check and not self._finite(totals, grads, "gradient"):
+                return
+            for name, made in inputs.items() if check else ():
+                rows = [[made.get(p) for p in group["params"]] for group in self.param_groups]
+                if not self._finite(backends.totals(list(made.values())), rows, _CALLED[name]):
+                    return
+            if self.watch is not None:
+                self.watch.observe([(self.names(index, cohort), cohort, step) for index, cohort, step in planned])
+            finish: list[Callable[[], None]] = [functools.partial(self._backend.step, c, step) for _, c, step in planned]
+        else:
+            collective.check_watch(self.watch)
+            planned = [(index, cohort, self._planned(index, cohort, row, inputs, None)) for index, cohort, row in cohorts]
+            finite = (lambda totals: self._finite(totals, grads, "gradient", ranks)) if check else None
+            finish = yield from collective.rounds(planned, self.param_groups, self._backend, needs_norm, finite)
+        for make, (_, cohort, step) in zip(finish, planned, strict=False):  # none, where a step is skipped
+            make()
             cohort.advance({name: float(value) for name, value in step.recipe.applied(step.lr).items()})
         bad = evaluation.look_again(p for _, cohort, _ in planned for p in cohort.params)
         if any(cohort.changed for _, cohort, _ in planned):
@@ -188,20 +225,10 @@ class Optimizer(torch.optim.Optimizer):
                 cohort.changed = False
         if bad and self.nonfinite == "raise":
             raise FloatingPointError("NaN or infinity in a gradient of the last batch at the point that the step has led to")
-        return loss
 
     def _state_entries(self) -> Iterator[Any]:
         """Every entry of every state, in order.  Every step compares them with what the last one left, in C."""
         return itertools.chain.from_iterable(map(dict.values, self.state.values()))
-
-    def _norm(self, recipes: list[Recipe], cohorts: list[tuple[int, Cohort, list[Tensor | None]]]) -> Tensor | None:
-        """‖g‖₂ over all gradients, where a recipe needs it."""
-        if not cohorts or not any(recipe.needs_norm for recipe in recipes):
-            return None
-        mine = [[cast(Tensor, row[i]) for i in cohort.members] for _, cohort, row in cohorts]
-        for (_, cohort, _), grads in zip(cohorts, mine, strict=True):
-            cohort.check(grads)
-        return global_norm([g for grads in mine for g in grads])
 
     def _planned(
         self, index: int, cohort: Cohort, row: list[Tensor | None], inputs: dict[str, ByParameter], norm: Tensor | None
@@ -213,36 +240,27 @@ class Optimizer(torch.optim.Optimizer):
         given = {name: [inputs[name][p] for p in cohort.params] for name in recipe.inputs}
         return Step(recipe, lr, cast(list[Tensor], mine), given, norm if recipe.needs_norm else None)
 
-    def _in_step(self, index: int, grads: list[Tensor | None]) -> list[Cohort]:
+    def _in_step(self, index: int, grads: list[Tensor | None], ranks: Ranks | None) -> list[Cohort]:
         group, present = self.param_groups[index], [g is not None for g in grads]
         kept = self._cohorts.get(index)
         if kept is None or not kept.still_valid(group, present):
             name = functools.partial(groups.name, self.param_groups, index)
-            kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, self.state, name)
+            part = None if ranks is None else functools.partial(shards.part, ranks=ranks.size, dealt=self._dealt is not None)
+            kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, self.state, name, part)
         return kept.each
 
-    def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str) -> bool:
-        """Whether all tensors are finite, if their totals do not show it already; raises or counts as `nonfinite` says."""
-        if backends.all_finite(totals):
-            return True
-        # a sum may overflow where every entry is finite
-        named = [
-            groups.name(self.param_groups, index, i)
-            for index, row in enumerate(tensors)
-            for i, g in enumerate(row)
-            if g is not None and not bool(g.isfinite().all())
-        ]
-        if not named:
-            return True
-        if self.nonfinite == "skip":
-            skipped = self.skipped_steps + 1
-            for group in self.param_groups:
-                group["skipped_steps"] = skipped
-            return False
-        raise FloatingPointError(
-            f"NaN or infinity in the {what} of parameter {', '.join(named[:5])}{' and others' if len(named) > 5 else ''}; "
-            'nothing was changed (nonfinite="skip" skips and counts such steps, "pass" computes with them)'
-        )
+    def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str, ranks: Ranks | None = None) -> bool:
+        """Whether all tensors are finite; where not, raises or counts as `nonfinite` says."""
+        named = not_finite(totals, self.param_groups, tensors, ranks)
+        if named and self.nonfinite != "skip":
+            raise FloatingPointError(
+                f"NaN or infinity in the {what} of parameter {', '.join(named[:5])}{' and others' if len(named) > 5 else ''}; "
+                'nothing was changed (nonfinite="skip" skips and counts such steps, "pass" computes with them)'
+            )
+        skipped = self.skipped_steps + 1
+        for group in self.param_groups if named else ():
+            group["skipped_steps"] = skipped
+        return not named
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -252,7 +270,7 @@ class Optimizer(torch.optim.Optimizer):
         Only tensors, numbers and texts, so that torch.load(weights_only=True) reads it.
         """
         tidy(self.param_groups, self.state)
-        return checkpoint.pack(super().state_dict())
+        return checkpoint.pack(super().state_dict(), self.param_groups)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resumes from a `state_dict`, exactly.  Entries of the groups are taken from it; what an old one lacks stays.
@@ -271,6 +289,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._forget()
+        self._process_group = self._dealt = None  # groups belong to their processes
         super().__setstate__(state)
 
     def __repr__(self) -> str:

@@ -42,6 +42,7 @@ def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
     if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
         return None
     recipe = recipe.as_it_was(state)
-    t, lr, within = state["step"], state["lr"], scope.of_tensor(recipe.scope)
-    x = Flow(t=t, lr=lr, lr_old=lr, theta=p, g=p, tensor=scope.OneTensor(), scope=within)
+    t, lr = state["step"], state["lr"]
+    tensor, within = scope.Over(scope.OneTensor(), p), scope.Over(scope.of_tensor(recipe.scope), p)
+    x = Flow(t=t, lr=lr, lr_old=lr, theta=p, g=p, tensor=tensor, scope=within)
     return kernel.on_floor(recipe, state, x)

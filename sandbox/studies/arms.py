@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sandbox.blocks import TwoLoop, UnitLength
 from sandbox.studies.rates import Rate
 from sandbox.studies.study import Arm
 
@@ -98,10 +99,27 @@ TOY_RATES = (0.2, 0.1, 0.05, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002)
 TOY_RATE = Rate("exponential", factor=0.95, pieces=50)
 
 
+def _two_loops(memory: int) -> UnitLength:
+    """The variant's own solver, with another memory."""
+    return UnitLength(inner=TwoLoop(memory=memory, damped=True, tiny=1e-30), exponent=0.5)
+
+
 def toy(warmup: int = 10) -> dict[str, Arm]:
-    """The toy network's arms.  SdLBFGS (memory 100, η = 0.1) is not among the variants yet."""
+    """The toy network's arms: SdLBFGS with a memory of 100 pairs, as the paper has it, and of 10.
+
+    Beside them torch's L-BFGS, one iteration a batch: the same recursion on successive minibatches, undamped, and directions
+    of any length.
+    """
     apollo = Arm(name="apollo", method="apollo", lr=1e-3, warmup=warmup)
-    rows = (apollo, Arm(name="sgd", method="sgd", lr=0.01), Arm(name="adam", method="adam", lr=1e-3), floor_sgd(apollo))
+    history = {"max_iter": 1, "history_size": 100}
+    rows = (
+        apollo,
+        Arm(name="sgd", method="sgd", lr=0.01),
+        Arm(name="adam", method="adam", lr=1e-3),
+        floor_sgd(apollo),
+        *(Arm(name=f"sdlbfgs m={m}", method="sdlbfgs", lr=0.1, numbers={"solve": _two_loops(m)}) for m in (100, 10)),
+        Arm(name="lbfgs m=100", method="sandbox.studies.extra:ContiguousLBFGS", lr=0.1, numbers=history),
+    )
     return {arm.name: arm for arm in rows}
 
 

@@ -25,7 +25,6 @@ STUDY = Study(
     key="F3",
     name="transfer",
     question="With η, β, ε kept from one data set and only γ chosen anew, what is lost against choosing both?",
-    claims=(6, 29),
     note="Stands for ImageNet, and says nothing about its scale.",
     tiers={
         "smoke": [

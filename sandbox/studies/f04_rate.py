@@ -8,6 +8,7 @@ from sandbox.studies.study import Arm, Part, Study
 
 FACTORS = (0.2, 1.0, 2.0, 10.0)
 METHODS = ("apollo", "sgd", "adam", "radam", "sgd-w")
+FIXED = ("apollo", "sgd", "adam")
 
 
 def scaled(
@@ -22,7 +23,7 @@ def scaled(
 
 
 def _parts(task: str, arms: dict[str, Arm], factors: tuple[float, ...], **more: Any) -> list[Part]:
-    fixed = tuple(arm for arm in scaled(arms, METHODS[:-1], False, factors) if not arm.name.endswith("×1"))
+    fixed = tuple(arm for arm in scaled(arms, FIXED, False, factors) if not arm.name.endswith("×1"))
     return [
         Part(name="compensated", task=task, arms=scaled(arms, METHODS, True, factors), **more),
         Part(name="fixed", task=task, arms=fixed, **more),
@@ -35,7 +36,6 @@ STUDY = Study(
     key="F4",
     name="rate",
     question="Over a fifty-fold range of η, how far does accuracy move, and does warm-up cure SGD at ten times its rate?",
-    claims=(4, 7, 16, 23),
     note="sgd-w has Apollo's warm-up: where Apollo and sgd-w move alike, it is the warm-up that makes the range wide.",
     tiers={
         "smoke": _parts("digits-mlp", digits(6), (1.0, 10.0), seeds=1, steps=30, evaluations=1),

@@ -5,7 +5,9 @@ from sandbox.studies.rates import CIFAR_MILESTONES, COSINE
 from sandbox.studies.study import Arm, Part, Study
 
 FACTORS = (0.2, 0.6, 1.0, 1.4, 1.8)
+SMALL_FACTORS = (0.2, 1.0, 1.8)
 METHODS = ("apollo", "sgd", "adam", "radam", "adabelief")
+FORMS = ("apollo", "sgd", "adam", "adabelief")
 
 
 def scaled(arms: dict[str, Arm], factors: tuple[float, ...] = FACTORS) -> tuple[Arm, ...]:
@@ -16,16 +18,16 @@ def scaled(arms: dict[str, Arm], factors: tuple[float, ...] = FACTORS) -> tuple[
 
 
 def forms(arms: dict[str, Arm]) -> tuple[Arm, ...]:
-    """Apollo, SGD and Adam with γ in the gradient and beside it, at equal η γ for parameters on Apollo's floor."""
-    apollo, sgd, adam = (arms[m].but(decay="l2") for m in ("apollo", "sgd", "adam"))
-    beside = {"apollo": apollo.weight_decay / SIGMA, "sgd": sgd.weight_decay, "adam": adam.weight_decay}
+    """Apollo, SGD, Adam and AdaBelief with γ in the gradient, all at SGD's γ, and beside it.
+
+    Beside it Apollo has γ/σ, which is equal on its floor; the others have their own γ.
+    """
+    l2 = {m: arms[m].but(name=f"{m} l2", decay="l2", weight_decay=arms["sgd"].weight_decay) for m in FORMS if m in arms}
+    beside = {m: arms[m].weight_decay for m in l2} | {"apollo": l2["apollo"].weight_decay / SIGMA}
     return tuple(
         form
-        for arm in (apollo, sgd, adam)
-        for form in (
-            arm.but(name=f"{arm.name} l2"),
-            arm.but(name=f"{arm.name} decoupled", decay="decoupled", weight_decay=beside[arm.name]),
-        )
+        for m, arm in l2.items()
+        for form in (arm, arm.but(name=f"{m} decoupled", decay="decoupled", weight_decay=beside[m]))
     )
 
 
@@ -37,7 +39,6 @@ STUDY = Study(
     key="F5",
     name="decay",
     question="Do the curves of accuracy over γ differ in height or in place only, and does the form of decay matter?",
-    claims=(22, 26, 27, 28),
     note="Small tiers: LeNet on 5,000 images without augmentation, which it can learn by heart.",
     tiers={
         "smoke": [
@@ -46,10 +47,10 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name=name, task="lenet-fashion", options={"images": 5000, "epochs": 20}, arms=arms, seeds=5,
+                name=name, task="lenet-fashion", options={"images": 5000, "epochs": 20}, arms=arms, seeds=3,
                 rate=CIFAR_MILESTONES, evaluations=4,
             )
-            for name, arms in (("strength", scaled(_LENET)), ("form", forms(_LENET)))
+            for name, arms in (("strength", scaled(_LENET, SMALL_FACTORS)), ("form", forms(_LENET)))
         ],
         "paper": [
             Part(

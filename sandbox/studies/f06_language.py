@@ -22,7 +22,6 @@ STUDY = Study(
     key="F6",
     name="language",
     question="Does Apollo start slower than Adam and end lower, is AdaBelief with ε = 1e-12 special, are there sudden losses?",
-    claims=(1, 30, 31, 32, 33),
     note="Small tiers: 8,000 words, less than one pass; the test speeches are from 2007 on. Losses are log perplexities.",
     tiers={
         "smoke": [

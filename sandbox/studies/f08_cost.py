@@ -1,34 +1,48 @@
-"""F8: time and state of a whole update, as multiples of SGD's."""
+"""F8: time and state of a whole update, as multiples of SGD's; time and state against the number of parameters."""
 
 from typing import Any
 
-from sandbox.studies.arms import billion_words, images, wmt
+from sandbox.studies.arms import SIGMA, billion_words, images, wmt
+from sandbox.studies.extra import SignedFloor
 from sandbox.studies.study import Arm, Part, Study
 
+SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000)
 
-def _part(name: str, task: str, arms: dict[str, Arm], seeds: int = 3, steps: int = 30, **more: Any) -> Part:
-    four = tuple(arms[arm] for arm in ("sgd", "adam", "apollo", "adahessian") if arm in arms)
-    return Part(name=name, task=task, arms=four, seeds=seeds, steps=steps, evaluations=1, **more)
+
+def _part(name: str, task: str, arms: dict[str, Arm], seeds: int = 6, steps: int = 6, **more: Any) -> Part:
+    found = [arms[arm] for arm in ("sgd", "adam", "apollo", "adahessian") if arm in arms]
+    signed = arms["apollo"].but(name="apollo max(B, σ)", numbers={"rectifier": SignedFloor(sigma=SIGMA)})
+    return Part(name=name, task=task, arms=(*found, signed), seeds=seeds, steps=steps, evaluations=1, **more)
+
+
+def _sizes(*sizes: int, seeds: int, steps: int) -> list[Part]:
+    arms = tuple(Arm(name=name, method=name, lr=0.01) for name in ("sgd", "adam", "apollo"))
+    return [
+        Part(name=f"n={size}", task="sandbox.studies.extra:Parabola", options={"size": size}, arms=arms, seeds=seeds,
+             steps=steps, evaluations=1)
+        for size in sizes
+    ]  # fmt: skip
 
 
 STUDY = Study(
     key="F8",
     name="cost",
     question="What does a whole update cost in time and state, as a multiple of SGD's?",
-    claims=(2, 18, 19, 41),
-    note="The median of a run's updates, seeds one after the other, not interleaved; on one thread of a CPU, where forward and "
-    "backward passes dominate.",
+    note="A seed is a round in which every arm makes a few updates; a run's time is their median, arms are paired by round. "
+    "On one thread of a CPU, where forward and backward passes dominate. In the parts called n there is no network.",
     tiers={
-        "smoke": [_part("lenet", "lenet-fashion", images(2), seeds=1, steps=10, options={"images": 640, "evaluated": 200})],
+        "smoke": [_part("lenet", "lenet-fashion", images(2), seeds=1, options={"images": 640, "evaluated": 200})],
         "cpu": [
-            _part("resnet", "resnet8-fashion", images(2), options={"images": 1280}),
-            _part("lstm", "lstm-speeches", billion_words(), options={"tokens": 60_000, "evaluated": 4_000}),
-            _part("transformer", "transformer-verses", wmt(), options={"pairs": 2000}),
+            _part("lenet", "lenet-fashion", images(2), options={"images": 640, "evaluated": 200}),
+            _part("resnet", "resnet8-fashion", images(2), options={"images": 1280, "evaluated": 200}),
+            _part("lstm", "lstm-speeches", billion_words(), options={"tokens": 60_000, "evaluated": 2_000}),
+            _part("transformer", "transformer-verses", wmt(), options={"pairs": 1000}),
+            *_sizes(*SIZES, seeds=6, steps=6),
         ],
         "paper": [
-            _part("resnet", "resnet110-cifar10", images(), steps=200),
-            _part("lstm", "lstm-1bw", billion_words(), steps=200),
-            _part("transformer", "transformer-wmt14", wmt(), steps=200),
+            _part("resnet", "resnet110-cifar10", images(), seeds=5, steps=200),
+            _part("lstm", "lstm-1bw", billion_words(), seeds=5, steps=200),
+            _part("transformer", "transformer-wmt14", wmt(), seeds=5, steps=200),
         ],
     },
 )  # fmt: skip

@@ -16,7 +16,6 @@ STUDY = Study(
     key="F9",
     name="clipping",
     question="Is clipping tensor by tensor better for Apollo than clipping all gradients together?",
-    claims=(37,),
     note="The paper's difference in log perplexity, 0.6 %, is at the edge of what ten seeds show.",
     tiers={
         "smoke": [

@@ -28,7 +28,6 @@ STUDY = Study(
     key="F10",
     name="coupling",
     question="Do η and σ matter only through their ratio?",
-    claims=(14, 15, 39),
     note="Trajectories are compared by their training losses. The theorem has no ε: with ε fixed a gap is expected.",
     tiers={"smoke": _parts(60, 1), "cpu": _parts(400, 5)},
 )

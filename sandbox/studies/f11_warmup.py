@@ -21,7 +21,6 @@ STUDY = Study(
     key="F11",
     name="warmup",
     question="How much does each method gain from warm-up, and is it more for Apollo?",
-    claims=(16, 17, 36),
     note="On the floor Apollo is momentum SGD, and both should gain alike. AdaHessian takes part in the paper tier only.",
     tiers={
         "smoke": [Part(name="main", task="digits-mlp", arms=warmed(digits(), (0, 10)), seeds=1, steps=40, evaluations=1)],

@@ -15,7 +15,6 @@ STUDY = Study(
     key="F13",
     name="scale",
     question="Which methods give the same parameters when the loss is multiplied by a constant?",
-    claims=(40,),
     note="Complete in every tier. Powers of two are exact: the losses of a method that is invariant are equal bitwise.",
     tiers={
         tier: [

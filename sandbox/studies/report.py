@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from sandbox.experiments import statistics
-from sandbox.studies.claims import CLAIMS
-from sandbox.studies.judge import Verdict, ends, judge
+from sandbox.studies.arms import BETA, SIGMA
 from sandbox.studies.study import Study
+from sandbox.studies.verdicts.claims import CLAIMS
+from sandbox.studies.verdicts.deciders import p_of, paired, told
+from sandbox.studies.verdicts.judge import HOLDS, NOT, UNDECIDED, UNTESTED, Verdict, judge
+from sandbox.studies.verdicts.quantities import End, Rows
 
 Table = tuple[str, list[str], list[list[str]]]  # title, head, rows
 
 HEAD = ["arm", "lr", "training loss", "validation loss", "test loss", "test metric", "diverged", "ms/step", "on floor"]
+SGD_W = ["study", "arm", "on floor", "measure", "difference [95 %]", "p (Holm)", "better"]
+_RELATIVE = End("", "", "", "", log=True)
 DIFFERENCES = ["difference of test losses", "mean [95 %]", "p (Holm)"]
 
 
@@ -34,54 +37,138 @@ def tables(study: Study, rows: pl.DataFrame) -> list[Table]:
         mine = final.filter(pl.col("part") == part)
         arms = mine["arm"].unique(maintain_order=True).to_list()
         title = f"{study.key} {part}"
-        found.append((title, HEAD, [_row(mine, part, arm) for arm in arms]))
+        found.append((title, HEAD, [_row(study, rows, part, arm) for arm in arms]))
         if mine["seed"].n_unique() > 1 and len(arms) > 1:
-            found.append((f"{title}, minus {arms[0]}", DIFFERENCES, _differences(mine, part, arms)))
+            found.append((f"{title}, minus {arms[0]}", DIFFERENCES, _differences(study, final, part, arms)))
     return found
 
 
-def _row(rows: pl.DataFrame, part: str, arm: str) -> list[str]:
-    mine = rows.filter(pl.col("arm") == arm)
+def _row(study: Study, rows: pl.DataFrame, part: str, arm: str) -> list[str]:
+    mine = rows.filter((pl.col("part") == part) & (pl.col("arm") == arm) & (pl.col("role") == "final"))
     last = mine.filter(pl.col("step") == pl.col("steps"))
     columns = ("train_loss", "validation_loss", "test_loss", "test_metric")
-    means = [ends(rows, part, arm, c, math.nan if c == "test_metric" else math.inf) for c in columns]
-    floor = mine.filter(pl.col("step") > 0)["floor_occupancy"].drop_nulls()
+    means = [list(End(study.key, part, arm, c).values({study.key: rows}).values()) for c in columns]
     return [
         arm,
-        f"{last['lr'][0]:.3g}",
+        f"{last['lr'][0]:.3g}{' (edge)' if _on_edge(rows, part, arm) else ''}",
         *(_mean(values) for values in means),
         f"{int(last['diverged'].sum())} of {len(last)}",
         f"{1000 * float(np.median(last['seconds_a_step'].to_numpy())):.2f}",
-        f"{100 * float(np.mean(floor.to_numpy())):.1f} %" if len(floor) else "—",
+        floor_share(mine),
     ]
+
+
+def _on_edge(rows: pl.DataFrame, part: str, arm: str) -> bool:
+    """Whether the chosen rate is the lowest or highest that was tried: a better one may lie outside."""
+    mine = rows.filter((pl.col("part") == part) & (pl.col("arm") == arm))
+    tried = mine.filter(pl.col("role") == "tuning")["lr"].unique().to_list()
+    return bool(tried) and mine.filter(pl.col("role") == "final")["lr"][0] in (min(tried), max(tried))
+
+
+def floor_share(rows: pl.DataFrame) -> str:
+    """Mean share of the coordinates on the floor, of some runs' evaluations after the start."""
+    found = rows.filter(pl.col("step") > 0)["floor_occupancy"].drop_nulls()
+    return f"{100 * float(np.mean(found.to_numpy())):.1f} %" if len(found) else "—"
 
 
 def _mean(values: list[float]) -> str:
     """Mean ± standard deviation."""
     with np.errstate(invalid="ignore"):
-        spread = f" ± {float(np.std(values, ddof=1)):.2g}" if len(values) > 1 and np.isfinite(values).all() else ""
-        return f"{float(np.mean(values)):.4g}{spread}"
+        spread = f" ± {float(np.std(values, ddof=1)):.2g}" if len(values) > 1 else ""
+        return f"{float(np.mean(values)):.4g}{spread}" if np.isfinite(values).all() else "—"
 
 
-def _differences(rows: pl.DataFrame, part: str, arms: list[str]) -> list[list[str]]:
-    base = ends(rows, part, arms[0], "test_loss", math.inf)
-    found = [statistics.paired(ends(rows, part, arm, "test_loss", math.inf), base) for arm in arms[1:]]
-    corrected = statistics.holm([d.p for d in found])
+def _differences(study: Study, rows: pl.DataFrame, part: str, arms: list[str]) -> list[list[str]]:
+    base, *others = [End(study.key, part, arm, "test_loss").values({study.key: rows}) for arm in arms]
+    found = [statistics.paired(*paired(other, base)) for other in others]
+    corrected = statistics.holm([p_of(d) for d in found])
     return [
         [arm, "runs diverged" if d.mean is None else f"{d.mean:+.4f} [{d.low:+.4f}, {d.high:+.4f}]", f"{p:.3f}"]
         for arm, d, p in zip(arms[1:], found, corrected, strict=True)
     ]
 
 
-def verdicts(rows: Mapping[str, pl.DataFrame]) -> list[Verdict]:
+def against_sgd_w(rows: Rows) -> Table:
+    """Where curvature makes a difference: Apollo minus momentum SGD at the rate that is equal on Apollo's floor, (η/σ)(1-β).
+
+    In every part with both.  Final runs are compared, seed by seed, by their training losses; where a search chose rates that
+    are not equal, its runs are, rate by rate, by their validation losses.  Holm over all rows.
+    """
+    found = []
+    for key, table in rows.items():
+        arms = table.select("part", "arm").unique(maintain_order=True).rows()
+        for part, arm in arms:
+            apollo = arm.replace("sgd-w", "apollo")
+            if arm.startswith("sgd-w") and (part, apollo) in arms:
+                mine, other = (table.filter((pl.col("part") == part) & (pl.col("arm") == a)) for a in (apollo, arm))
+                what, d = "training loss, a pair a seed", _at_equal_rates(mine, other, "final", "train_loss")
+                if d is None:
+                    what, d = "validation loss, a pair a rate", _at_equal_rates(mine, other, "tuning", "validation_loss")
+                if d is not None:
+                    found.append((d, [f"{key} {part}", apollo, floor_share(mine), what, told(_RELATIVE, d)]))
+    body = []
+    for (d, shown), p in zip(found, statistics.holm([p_of(d) for d, _ in found]), strict=True):
+        sign = 0 if p >= 0.05 or d.low is None or d.high is None else int(d.low > 0) - int(d.high < 0)
+        body.append([*shown, f"{p:.3f}", ("no difference seen", "sgd-w", "apollo")[sign]])
+    return "Apollo minus sgd-w at equal rates", SGD_W, body
+
+
+def _at_equal_rates(apollo: pl.DataFrame, sgd: pl.DataFrame, role: str, column: str) -> statistics.Difference | None:
+    """Differences of the logarithms of a column at the end, of the runs whose rates are equal on the floor and which both ended
+    well; None where there are none."""
+    ends = [
+        t.filter((pl.col("role") == role) & (pl.col("step") == pl.col("steps")) & pl.col(column).is_finite())
+        .with_columns((pl.col("lr") * factor).round_sig_figs(4).alias("rate"))
+        .select("rate", "seed", pl.col(column).log())
+        for t, factor in ((apollo, (1 - BETA) / SIGMA), (sgd, 1.0))
+    ]
+    both = ends[0].join(ends[1], on=["rate", "seed"], suffix="_sgd").sort("rate", "seed")
+    return statistics.paired(both[column].to_list(), both[f"{column}_sgd"].to_list()) if len(both) else None
+
+
+def verdicts(rows: Rows) -> list[Verdict]:
     """What is said of each of the 41 claims."""
     return [judge(claim, rows) for claim in CLAIMS]
 
 
-def claims_table(rows: Mapping[str, pl.DataFrame]) -> Table:
+def claims_table(rows: Rows) -> Table:
     """The claims with their verdicts."""
     found = [[str(v.claim.number), v.claim.text, v.verdict, v.because] for v in verdicts(rows)]
     return "The paper's claims", ["", "claim", "verdict", "by"], found
+
+
+def counts(rows: Rows) -> dict[str, int]:
+    """Verdict -> of how many claims."""
+    found = [v.verdict for v in verdicts(rows)]
+    return {verdict: found.count(verdict) for verdict in (HOLDS, NOT, UNDECIDED, UNTESTED)}
+
+
+def claims_text(rows: Rows) -> str:
+    """The claims, and where Apollo differs from sgd-w, as Markdown."""
+    return markdown([claims_table(rows), against_sgd_w(rows)])
+
+
+def study_text(study: Study, rows: pl.DataFrame) -> str:
+    """A study's question and tables, as Markdown."""
+    return f"# {study.key} {study.name}\n\n{study.question}\n\n{study.note}\n\n{markdown(tables(study, rows))}"
+
+
+def write(folder: str | Path, tier: str) -> list[Path]:
+    """Tables and a picture of each study whose rows of a tier lie in `folder`, and the claims, beside them."""
+    from sandbox import studies
+    from sandbox.studies import figures
+
+    rows, made = kept(folder, tier), []
+    for key, table in rows.items():
+        study = studies.get(key)
+        path = Path(folder) / f"{key}-{tier}.md"
+        path.write_text(study_text(study, table))
+        picture = figures.picture(study, table)
+        picture.savefig(path.with_suffix(".png"))
+        made += [path, path.with_suffix(".png")]
+    path = Path(folder) / f"claims-{tier}.md"
+    path.write_text(claims_text(rows))
+    return [*made, path]
 
 
 def markdown(tables: list[Table]) -> str:

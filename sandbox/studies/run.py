@@ -1,7 +1,7 @@
 """Makes the runs of a study: the only file here that trains, and it leaves the training to `sandbox.experiments`.
 
 folder/F6/main/runs/…       finished runs, one file each: the same call again makes only what is missing
-folder/F6-cpu.parquet       all rows of a tier: study, tier, part, arm, and what a run gives
+folder/F6-cpu.parquet       all rows of a tier: study, tier, part, arm, torch, processor, and what a run gives
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import polars as pl
+import torch
 
 from sandbox import tasks
-from sandbox.experiments import executors, identity, vectorised
-from sandbox.experiments.executors import Failure, Found, Unit
-from sandbox.experiments.methods import Ours
+from sandbox.experiments import executors, identity, manifest, vectorised
+from sandbox.experiments.methods import Method
 from sandbox.experiments.plan import joined
 from sandbox.experiments.settings import Options, Run
 from sandbox.experiments.store import Store
+from sandbox.experiments.unit import Failure, Found, Unit, units
 from sandbox.schedules import evenly
 from sandbox.studies.study import Arm, Part, Search, Study
 from sandbox.tasks import Task
@@ -59,6 +60,11 @@ def run(
     return path
 
 
+def made_by() -> dict[str, str]:
+    """With what rows are made: they are bitwise equal where torch and processor are, and equal to rounding elsewhere."""
+    return {"torch": torch.__version__, "processor": manifest.processor()}
+
+
 class _Work:
     """The runs of a part."""
 
@@ -81,11 +87,11 @@ class _Work:
         frames.append(
             self.made(
                 self.run_of(arm, arm.lr * factors[arm.name], seed, "final", self.steps)
+                for seed in range(self.seeds)  # rounds of all arms, so that what a machine does meanwhile meets all alike
                 for arm in self.part.arms
-                for seed in range(self.seeds)
             )
         )
-        labels = {"study": self.study.key, "tier": self.tier, "part": self.part.name}
+        labels = {"study": self.study.key, "tier": self.tier, "part": self.part.name, **made_by()}
         return pl.concat(frames, how="diagonal").select(*(pl.lit(v).alias(k) for k, v in labels.items()), pl.all())
 
     def searched(self, search: Search) -> tuple[dict[str, float], pl.DataFrame]:
@@ -107,9 +113,9 @@ class _Work:
         return losses[arm.name, arm.lr * factor]
 
     @functools.cached_property
-    def methods(self) -> dict[str, Ours]:
+    def methods(self) -> dict[str, Method]:
         """Arm -> its method."""
-        return {arm.name: Ours(arm.recipe()) for arm in self.part.arms}
+        return {arm.name: arm.made() for arm in self.part.arms}
 
     @functools.cached_property
     def ways(self) -> dict[str, str]:
@@ -125,7 +131,7 @@ class _Work:
         """Digits of the code and the task that the part's runs depend on."""
         return identity.of([identity.package(), self.part.task, sorted(map(repr, self.part.options.items()))])
 
-    def run_of(self, arm: Arm, lr: float, seed: int, role: str, steps: int) -> tuple[Ours, Run]:
+    def run_of(self, arm: Arm, lr: float, seed: int, role: str, steps: int) -> tuple[Method, Run]:
         """A run of an arm."""
         method, rate = self.methods[arm.name], arm.rate or self.part.rate
         made = Run(
@@ -135,11 +141,11 @@ class _Work:
         )  # fmt: skip
         return method, made
 
-    def made(self, wanted: Iterable[tuple[Ours, Run]]) -> pl.DataFrame:
+    def made(self, wanted: Iterable[tuple[Method, Run]]) -> pl.DataFrame:
         """The rows of the runs, after those that were missing have been made.  Raises RuntimeError where one failed."""
         runs = joined(list(wanted))
         names = {run.key(): method.name for method, run in runs}
-        todo = executors.units(runs, self.store)
+        todo = units(runs, self.store)
         done = len(names) - sum(len(unit.runs) for unit in todo)
         self.said(done, len(names))
 
@@ -153,5 +159,6 @@ class _Work:
             done += len(unit.runs)
             self.said(done, len(names))
 
-        executors.execute(todo, self.task, self.store, ended, jobs=self.jobs)
+        with executors.workers(self.jobs) as executor:
+            executors.execute(todo, self.task, self.store, ended, executor=executor)
         return self.store.frame(names.items()).rename({"variant": "arm"})

@@ -1,4 +1,4 @@
-"""What a study is: data.  Arms (methods with all their numbers), parts (arms on a task), tiers (parts of a size), claims.
+"""What a study is: data.  Arms (methods with all their numbers), parts (arms on a task), tiers (parts of a size).
 
 Nothing here trains; `sandbox.studies.run` makes the runs and `sandbox.studies.report` reads them.
 """
@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox.blocks import AdamWDecay, ClipGlobalNorm, ClipParameterNorm, Decoupled, L2Decay, WeakSecant
+from sandbox.experiments.methods import Method, Ours
+from sandbox.experiments.outside import Outside
 from sandbox.recipe import Recipe
 from sandbox.studies.rates import Rate
 
@@ -20,7 +22,8 @@ TIERS = ("smoke", "cpu", "gpu", "paper")
 class Arm:
     """A method with every number that it runs with.
 
-    method: a variant's name.  lr: η.  weight_decay: γ, of the form that `decay` says: "l2" or "decoupled".
+    method: a variant's name, or "module:Class" of an optimizer that is none, whose arguments are then `numbers`.
+    lr: η.  weight_decay: γ, of the form that `decay` says: "l2" or "decoupled".
     clip: ("global", norm), ("parameter", norm) or None.  numbers: slots and numbers put into the recipe, by dotted name.
     warmup: updates of linear warm-up.  rate: the schedule after it, where it is not the part's.
     """
@@ -40,6 +43,8 @@ class Arm:
             raise ValueError(f'decay must be "l2" or "decoupled", got {self.decay!r}')
         if self.clip is not None and self.clip[0] not in ("global", "parameter"):
             raise ValueError(f'clip must be ("global", norm) or ("parameter", norm), got {self.clip!r}')
+        if ":" in self.method and (self.weight_decay or self.clip):
+            raise ValueError(f"arm {self.name!r}: decay and clipping are a recipe's, and {self.method} is none")
 
     def recipe(self) -> Recipe:
         """The recipe, under the arm's name."""
@@ -58,6 +63,12 @@ class Arm:
         if gradient:
             slots["gradient"] = tuple(gradient)
         return base.replace(name=self.name, lr=self.lr, **slots).replace(name=self.name, **self.numbers)
+
+    def made(self) -> Method:
+        """What runs: the recipe, or the optimizer that is none."""
+        if ":" in self.method:
+            return Outside(self.method, lr=self.lr, name=self.name, **self.numbers)
+        return Ours(self.recipe())
 
     def but(self, **changes: Any) -> Arm:
         """The arm with other fields."""
@@ -104,14 +115,12 @@ class Part:
 class Study:
     """A question, and the runs that answer it in each tier.
 
-    key: "F1" to "F13".  claims: numbers of the claims that it has a say in.  note: what differs from the paper, and what cannot
-    be decided.
+    key: "F1" to "F13".  note: what differs from the paper, and what cannot be decided.
     """
 
     key: str
     name: str
     question: str
-    claims: tuple[int, ...]
     note: str
     tiers: Mapping[str, Sequence[Part]]
 

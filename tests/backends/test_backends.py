@@ -1,7 +1,8 @@
-"""Every variant in every backend: the same trajectory as the eager reference, whatever happens to the optimizer on the way.
+"""Every variant in every backend: the same trajectory as the reference, whatever happens to the optimizer on the way.
 
-Graphs are shared by all cases of one recipe and dtype: a new model compiles nothing.  The compiled backend runs with LARGE = 10,
-so that each case takes both ways, arena and large tensors.  float32 compiled runs in `make test-all`.
+Graphs are shared by all cases of one recipe and dtype: a new model compiles nothing.  Backends run with LARGE = 10, so that
+each case takes both ways, arena and large tensors, and in pieces of a row or eight entries.  float32 runs in
+`make test-all`, but for scripts.
 """
 
 import copy
@@ -15,7 +16,7 @@ import torch
 
 import sandbox
 import variants
-from sandbox.backends import exported, kernels, places
+from sandbox.backends import exported, kernels, pieces, places
 from sandbox.blocks import ClipGlobalNorm, ClipValue, Decoupled, L2Decay, Stable
 from sandbox.forms import toml
 from tests.light import NAMES, light
@@ -29,6 +30,7 @@ ADDED, SAVED = 12, 20
 @pytest.fixture(autouse=True)
 def _both_ways(monkeypatch):
     monkeypatch.setattr(places, "LARGE", {"cpu": 10, "cuda": 10})
+    monkeypatch.setattr(pieces, "PIECE", {"cpu": 64, "cuda": 64})
 
 
 def optimizer_for(recipe, params, lr, backend, groups, **options):
@@ -68,14 +70,14 @@ def trajectory(recipe, dtype, backend, then=None, **options):
     return path, states
 
 
-_EAGER = {}
+_REFERENCE = {}
 
 
-def eager(recipe, dtype):
+def reference(recipe, dtype):
     key = toml.fingerprint(recipe), dtype
-    if key not in _EAGER:
-        _EAGER[key] = trajectory(recipe, dtype, "eager")
-    return _EAGER[key]
+    if key not in _REFERENCE:
+        _REFERENCE[key] = trajectory(recipe, dtype, "reference")
+    return _REFERENCE[key]
 
 
 def assert_alike(one, two, dtype):
@@ -96,17 +98,18 @@ HISTORY = {"sdlbfgs"}
 
 
 def cases():
-    for name in NAMES:
-        for backend in ("compiled", "scripted"):
+    for name in variants.names():
+        for backend in ("eager", "compiled", "scripted"):
             for dtype in (torch.float64, torch.float32):
-                slow = [pytest.mark.slow] if backend == "compiled" and (dtype == torch.float32 or name in HISTORY) else []
+                costly = dtype == torch.float32 or (name in HISTORY and backend == "compiled")
+                slow = [pytest.mark.slow] if backend != "scripted" and costly else []
                 yield pytest.param(name, backend, dtype, id=f"{name}-{backend}-{str(dtype)[6:]}", marks=slow)
 
 
 @pytest.mark.parametrize(("name", "backend", "dtype"), cases())
-def test_equal_to_eager(name, backend, dtype):
+def test_equal_to_the_reference(name, backend, dtype):
     recipe = light(name)
-    one, two = trajectory(recipe, dtype, backend), eager(recipe, dtype)
+    one, two = trajectory(recipe, dtype, backend), reference(recipe, dtype)
     if name in ("no-stepsize-correction", "zhu"):
         # chaotic: one bit of one entry changed at the start moves the eager trajectory by 1e-13 at step 9, by 1e-6 at step 29
         one, two = (one[0][:9], []), (two[0][:9], [])
@@ -117,11 +120,11 @@ def test_equal_to_eager(name, backend, dtype):
     "name", ["apollo", "scale-invariant", "apollow", "global-secant", "channel-secant", "adahessian", "adam"]
 )
 @pytest.mark.parametrize(
-    ("first", "then"), [("compiled", "eager"), ("eager", "compiled"), ("scripted", "compiled"), ("compiled", "scripted")]
+    ("first", "then"), [("compiled", "eager"), ("eager", "compiled"), ("scripted", "reference"), ("reference", "scripted")]
 )
 def test_checkpoints_cross_backends(name, first, then):
     recipe = variants.get(name)
-    assert_alike(trajectory(recipe, torch.float64, first, then), eager(recipe, torch.float64), torch.float64)
+    assert_alike(trajectory(recipe, torch.float64, first, then), reference(recipe, torch.float64), torch.float64)
 
 
 COMPOSED = {
@@ -146,7 +149,7 @@ COMPOSED = {
 @pytest.mark.parametrize("backend", ["compiled", "scripted"])
 def test_compositions_and_blocks_from_outside(change, backend):
     recipe = variants.get("apollo").replace(**COMPOSED[change])
-    assert_alike(trajectory(recipe, torch.float64, backend), eager(recipe, torch.float64), torch.float64)
+    assert_alike(trajectory(recipe, torch.float64, backend), reference(recipe, torch.float64), torch.float64)
 
 
 def test_states_that_are_handed_on():
@@ -179,7 +182,7 @@ def test_states_that_are_handed_on():
 @pytest.mark.parametrize("name", ["apollo", "apollow", "adam"])
 def test_flat(name):
     recipe = variants.get(name)
-    assert_alike(trajectory(recipe, torch.float64, "compiled", flat=True), eager(recipe, torch.float64), torch.float64)
+    assert_alike(trajectory(recipe, torch.float64, "compiled", flat=True), reference(recipe, torch.float64), torch.float64)
 
 
 # -- compilation -----------------------------------------------------------------------------------------------------

@@ -98,9 +98,17 @@ def stepped(recipe, backend, shapes=((3, 4), (5,), (2, 3)), steps=3, dtype=torch
     ],
 )
 def test_what_a_layout_would_change_is_refused(made, backend, says):
-    stepped(recipe(made()), "eager")  # where it is right
+    stepped(recipe(made()), "reference")  # where it is right
     with pytest.raises(ValueError, match=says):
         stepped(recipe(made()), backend)
+
+
+@pytest.mark.parametrize("made", [OwnNorm, Count, OwnAxis, Negative, BySize, ByTime])
+def test_the_default_runs_it_tensor_by_tensor_and_says_so(made):
+    _, expected = stepped(recipe(made()), "reference")
+    with pytest.warns(UserWarning, match=r"(?s)recipe 'tried' .*Its steps run tensor by tensor"):
+        _, found = stepped(recipe(made()), "eager")
+    assert all(torch.equal(p, q) for p, q in zip(expected, found, strict=True))
 
 
 @block
@@ -130,9 +138,9 @@ class Sums(Gradient):
 
 @pytest.mark.parametrize("scope", ["parameter", "global", "channel", "coordinate"])
 def test_reductions_of_spread_numbers_count_every_coordinate(scope):
-    """Stable decay takes the mean of a D that is one number a scope; against eager, and the sums against NumPy."""
+    """Stable decay takes the mean of a D that is one number a scope; against the reference, and the sums against NumPy."""
     made = recipe(Sums(), rectifier=MeanSquare(), decay=Stable(weight_decay=0.1), scope=scope)
-    one, expected = stepped(made, "eager", shapes=((3, 5), (4,), (2, 3, 2)))
+    one, expected = stepped(made, "reference", shapes=((3, 5), (4,), (2, 3, 2)))
     for backend in ("compiled", "scripted"):
         two, found = stepped(made, backend, shapes=((3, 5), (4,), (2, 3, 2)))
         for p, q in zip(expected, found, strict=True):
@@ -166,7 +174,7 @@ def test_no_count_of_numbers_is_taken_for_a_size(scope, slots):
     for moment in (NoMoment(), Moments()):
         made = recipe((), moment=moment, scope=scope, **slots)
         shapes = [(2, 3), (4,), (5, 1), (3,), (2,), (1, 6), (7,), (8,)]
-        _, expected = stepped(made, "eager", shapes=shapes)
+        _, expected = stepped(made, "reference", shapes=shapes)
         for backend in ("compiled", "scripted"):
             _, found = stepped(made, backend, shapes=shapes)
             for p, q in zip(expected, found, strict=True):
@@ -197,7 +205,7 @@ class Phases(Gradient):
 
 
 def test_coefficients_keep_their_names():
-    _, expected = stepped(recipe(Phases()), "eager", steps=7)
+    _, expected = stepped(recipe(Phases()), "reference", steps=7)
     _, found = stepped(recipe(Phases()), "compiled", steps=7)
     for p, q in zip(expected, found, strict=True):
         torch.testing.assert_close(p, q, rtol=1e-13, atol=1e-14)

@@ -62,7 +62,7 @@ def test_the_direction_is_what_the_equation_says(solver):
         assert torch.equal(d, p + 0.1 * theta)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_the_direction_is_recalled_through_the_solver(backend):
     """A solver that is read from m and B gives the trajectory of one whose d has to be stored (1e-12: the decay is inverted)."""
     for decay in (AdamWDecay(weight_decay=0.1), Decoupled(weight_decay=0.1)):
@@ -74,7 +74,7 @@ def test_the_direction_is_recalled_through_the_solver(backend):
             torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_a_limit_changed_by_hand_is_recalled_as_it_was(backend):
     recipe = APOLLO.replace(solve=ClipEach(limit=0.3))
     assert "solve.limit" in recipe.recalled
@@ -92,7 +92,7 @@ def test_a_limit_changed_by_hand_is_recalled_as_it_was(backend):
         torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_a_solver_from_outside_has_u_and_D_apart(backend):
     """Half the direction under Adam (which does not look at d) is Adam at half the rate."""
     half, whole = trained(variants.get("adam").replace(solve=Half()), backend)[0], Torchs(torch.float64).params

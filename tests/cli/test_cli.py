@@ -197,10 +197,23 @@ def test_check_all(tmp_path, capsys):
 
 
 def test_curvature(tmp_path, capsys):
-    small = ["--task", "logistic-breast-cancer", "--steps", "6", "--samples", "2", "--out", str(tmp_path)]
+    small = [
+        "--task",
+        "logistic-breast-cancer",
+        "--steps",
+        "6",
+        "--samples",
+        "2",
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
     assert cli.main(["curvature", "apollo", "adahessian", "sgd", *small]) == 0
     out = capsys.readouterr()
     for said in ("B/η", "√B", "No estimate of the Hessian in sgd", "all 341 rows of the training split, exact", "Written to"):
         assert said in out.out
-    assert "6 of 6 samples" in out.err
+    assert "6 of 6 runs" in out.err
     assert (tmp_path / "scatter.png").read_bytes()[:4] == b"\x89PNG"

@@ -18,7 +18,7 @@ from sandbox.cli import interrupt
 SMALL = ["--task", "logistic-breast-cancer", "--steps", "20"]
 COMPARE = ["compare", "apollo", "sgd", *SMALL, "--rates", "1", "--seeds", "2", "--jobs", "1"]
 SWEEP = ["sweep", "sgd", "--vary", "lr=0.1,0.2", *SMALL]
-CURVATURE = ["curvature", "apollo", "sgd", *SMALL, "--samples", "4"]
+CURVATURE = ["curvature", "apollo", "sgd", *SMALL, "--samples", "4", "--seeds", "1", "--jobs", "1"]
 REGRET = ["check", "regret", "--steps", "20"]
 NO_RUNS = "Interrupted before any runs were finished; nothing is kept."
 NO_BLOCKS = "Interrupted before any blocks of members were finished; nothing is kept."
@@ -64,9 +64,9 @@ def interrupt_at(monkeypatch, place, nth):
         (COMPARE, "sandbox.experiments.report:write", 1, "Interrupted. Finished runs are kept in {out}/", {"results.parquet"}),
         (SWEEP, "sandbox.tasks:get", 1, NO_BLOCKS, set()),
         (SWEEP, "sandbox.ensemble:run", 1, NO_BLOCKS, set()),
-        (CURVATURE, "sandbox.tasks:get", 1, NOTHING, set()),
-        (CURVATURE, "torch.optim:Optimizer.__init__", 1, NOTHING, set()),
-        (CURVATURE, "sandbox.curvature:diagonal", 2, "Interrupted: what had been measured", {"probes.parquet", "table.md"}),
+        (CURVATURE, "sandbox.tasks:get", 1, NO_RUNS, set()),
+        (CURVATURE, "torch.optim:Optimizer.__init__", 1, NO_RUNS, set()),
+        (CURVATURE, "sandbox.curvature:diagonal", 6, "Interrupted. Finished runs are kept in {out}/", {"probes.parquet"}),
         (REGRET, "theory_checks.regret:check", 1, NOTHING, set()),
         (
             REGRET,
@@ -88,6 +88,26 @@ def test_while_it_works(command, place, nth, says, files, tmp_path, monkeypatch,
     names = [path.name for path in out.glob("*")]
     assert all(any(name.startswith(file) for name in names) for file in files)
     assert not [name for name in names if name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("place", ["sandbox.ensemble:run", "sandbox.experiments.statistics:paired"])
+def test_while_it_calibrates(place, monkeypatch, capsys):
+    interrupt_at(monkeypatch, place, 1)
+    assert cli.main(["calibrate", "sgd", "--comparisons", "4", "--pairs", "2", "--steps", "2"]) == 130
+    assert "Interrupted; nothing is kept." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("place", "nth", "says"),
+    [
+        ("sandbox.tasks:get", 1, "Interrupted before any runs were finished; nothing is kept."),
+        ("sandbox.experiments.store:Store.add", 2, "Interrupted. Finished runs are kept in {out}/"),
+    ],
+)
+def test_while_it_studies(place, nth, says, tmp_path, monkeypatch, capsys):
+    interrupt_at(monkeypatch, place, nth)
+    assert cli.main(["study", "run", "F12", "--out", str(tmp_path)]) == 130
+    assert says.format(out=tmp_path) in capsys.readouterr().out
 
 
 WHILE_IMPORTING = """

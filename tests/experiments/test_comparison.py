@@ -19,7 +19,7 @@ import variants
 from sandbox import tasks
 from sandbox.blocks import Number, Rectifier, block, number
 from sandbox.experiments import compare as comparison
-from sandbox.experiments import executors, run
+from sandbox.experiments import run, unit
 from sandbox.experiments.compare import compare
 from sandbox.experiments.methods import Ours
 from sandbox.experiments.result import Chosen
@@ -78,8 +78,8 @@ def test_compare_is_what_it_says(tmp_path):
 
 def test_files_and_resuming(tmp_path, monkeypatch):
     done = []
-    original = executors.train
-    monkeypatch.setattr(executors, "train", lambda *a: done.append(a[2]) or original(*a))
+    original = unit.train
+    monkeypatch.setattr(unit, "train", lambda *a: done.append(a[2]) or original(*a))
     first = compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
     assert len(done) == 2 * (3 + 2)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
@@ -98,11 +98,14 @@ def test_files_and_resuming(tmp_path, monkeypatch):
     assert len(done) == 10 + 5 + 3  # adam is new, the others get one seed more
     assert not list(tmp_path.glob(".*tmp"))
     frame = pl.read_parquet(tmp_path / "results.parquet")
-    assert frame.group_by("run").agg(pl.len())["len"].unique().to_list() == [5]
+    assert frame.group_by("role").agg((pl.len() / pl.col("run").n_unique()).alias("rows")).sort("role")["rows"].to_list() == [
+        5,
+        2,
+    ]
 
 
 def test_an_interrupted_run_loses_only_itself(tmp_path, monkeypatch):
-    original, done = executors.train, []
+    original, done = unit.train, []
 
     def interrupted(*arguments):
         if len(done) == 3:
@@ -110,11 +113,11 @@ def test_an_interrupted_run_loses_only_itself(tmp_path, monkeypatch):
         done.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(executors, "train", interrupted)
+    monkeypatch.setattr(unit, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
     assert pl.read_parquet(tmp_path / "results.parquet")["run"].n_unique() == 3
-    monkeypatch.setattr(executors, "train", lambda *a: done.append(a) or original(*a))
+    monkeypatch.setattr(unit, "train", lambda *a: done.append(a) or original(*a))
     compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
     assert len(done) == 10
 

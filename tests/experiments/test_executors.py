@@ -1,7 +1,7 @@
 """Workers that are killed, two calls at once, a full disk, code that fails: nothing is lost or counted twice."""
 
 import contextlib
-import json
+import errno
 import os
 import signal
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 
 import variants
 from sandbox.blocks import Rectifier, block
-from sandbox.experiments import executors, store
+from sandbox.experiments import executors, store, unit
 from sandbox.experiments.compare import compare
 from sandbox.experiments.store import Claims
 
@@ -59,7 +59,7 @@ def test_a_killed_worker_costs_nothing(tmp_path):
     assert (tmp_path / "killed").exists()
     assert not result.failures
     assert result.runs["run"].n_unique() == 2 * (3 + 2)
-    assert set(result.runs.group_by("run").agg(pl.len())["len"]) == {5}
+    assert set(result.runs.filter(role="final").group_by("run").agg(pl.len())["len"]) == {5}
     plain = compare([deadly, "sgd"], "quadratic", out=tmp_path / "plain", **SMALL)
     drop = ["seconds_a_step"]
     keys = ["variant", "role", "lr", "seed", "step"]
@@ -77,16 +77,16 @@ def test_an_error_in_a_block_ends_its_variant_only(tmp_path):
     assert "seed 10000" in failure.what
     for text in (str(result), (tmp_path / "report.html").read_text()):
         assert "[bold]wrong[/bold]" in text
-    with pytest.raises(executors.Failed, match="ZeroDivisionError"):
+    with pytest.raises(unit.Failed, match="ZeroDivisionError"):
         compare([broken], "quadratic", out=tmp_path, **SMALL)
 
 
 def test_two_calls_at_once_share_a_folder(tmp_path):
     """The one that is at work holds its runs; the other waits for them, and nothing is made twice."""
     code = (
-        "import sys\nfrom sandbox.experiments import executors\nfrom sandbox.experiments.compare import compare\n"
-        "original, made = executors.train, []\n"
-        "executors.train = lambda *a: made.append(1) or original(*a)\n"
+        "import sys\nfrom sandbox.experiments import unit\nfrom sandbox.experiments.compare import compare\n"
+        "original, made = unit.train, []\n"
+        "unit.train = lambda *a: made.append(1) or original(*a)\n"
         f"compare(['apollo', 'sgd'], 'quadratic', out={str(tmp_path)!r}, seeds=2, tuning_seeds=1, rates=3, steps=20, "
         "evaluations=4, vectorised=False)\nprint(len(made))"
     )
@@ -131,15 +131,102 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
     assert store.Store(tmp_path).missing("ab") == {"b"}
 
 
-def test_a_kill_in_the_middle_of_writing_leaves_no_run(tmp_path):
-    code = (
-        "import os, signal\nfrom pathlib import Path\nfrom sandbox.experiments import store\n"
-        f"s = store.Store(Path({str(tmp_path)!r}))\ns.add('a', {{}}, [{{'step': 1}}], [])\n"
-        "store.link = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\ns.add('b', {}, [{'step': 1}], [])\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
-    assert store.Store(tmp_path).missing("ab") == {"b"}
-    assert json.loads((tmp_path / "runs" / "a.json").read_text())["rows"] == [{"step": 1}]
+KILLED = """
+import os, signal
+from pathlib import Path
+from sandbox.experiments import store
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def half(path, text, *arguments, **options):
+    with open(path, "w") as file:
+        file.write(text[: len(text) // 2])
+    die()
+
+places = [(store.Path, "write_text", die), (store.Path, "write_text", half), (store, "link", die), (store.Path, "unlink", die)]
+folder = Path(FOLDER)
+store.Store(folder).add("a", {}, [{"step": 1}], [])
+for n, (owner, name, instead) in enumerate(places):
+    child = os.fork()
+    if not child:
+        setattr(owner, name, instead)
+        store.Store(folder).add(f"b{n}", {}, [{"step": 1}], [])
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sorted(store.Store(folder).missing(["a", f"b{n}"])))
+    store.Store(folder).add(f"b{n}", {}, [{"step": 2}], [])
+    print(store.Store(folder).get(f"b{n}")["rows"], store.Store(folder).unreadable)
+"""
+
+
+def test_a_kill_at_any_moment_of_writing_leaves_a_whole_run_or_none(tmp_path):
+    """Before anything is written, in the middle, before the name is given: none. Afterwards: the whole one, which stays."""
+    code = KILLED.replace("FOLDER", repr(str(tmp_path)))
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    for n in range(3):
+        assert found[2 * n : 2 * n + 2] == [f"-9 ['b{n}']", "[{'step': 2}] []"]
+    assert found[6:] == ["-9 []", "[{'step': 1}] []"]
+
+
+FULL = """
+import resource
+from pathlib import Path
+from sandbox.experiments.store import Store
+
+store = Store(Path(FOLDER))
+store.add("small", {}, [{"step": 1}], [])
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    store.add("large", {}, [{"step": n} for n in range(10_000)], [])
+except OSError as error:
+    print(type(error).__name__, error.errno)
+print(sorted(path.name for path in store.runs.iterdir()), sorted(Store(store.folder).missing(["small", "large"])))
+store.add("next", {}, [{"step": 1}], [])
+print(sorted(Store(store.folder).missing(["small", "large", "next"])))
+"""
+
+
+def test_a_file_that_the_system_cuts_off_is_no_run(tmp_path):
+    """The system itself refuses to write beyond 4 KiB: said, nothing left behind, and what fits is kept afterwards."""
+    code = FULL.replace("FOLDER", repr(str(tmp_path)))
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert found == [f"OSError {errno.EFBIG}", "['small.json'] ['large']", "['large']"]
+
+
+def test_a_full_disk_ends_a_comparison_with_what_is_kept(tmp_path, monkeypatch):
+    """The third run finds no room: said, and the same call makes the rest."""
+    original, count = store.Store.add, iter(range(100))
+
+    def add(self, *arguments):
+        if next(count) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.Store, "add", add)
+        with pytest.raises(OSError, match="No space left"):
+            compare(["sgd"], "quadratic", out=tmp_path, **SMALL)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "runs").glob("*.json")}
+    assert len(kept) == 2
+    result = compare(["sgd"], "quadratic", out=tmp_path, **SMALL)
+    assert result.runs["run"].n_unique() == 5
+    assert all((tmp_path / "runs" / name).read_bytes() == held for name, held in kept.items())
+
+
+def test_an_unreadable_run_is_named_and_the_rest_used(tmp_path):
+    """A file that was cut off, one that is another run's, one that is no JSON: each is said, and made again."""
+    first = compare(["sgd"], "quadratic", out=tmp_path, **SMALL)
+    files = sorted((tmp_path / "runs").glob("*.json"))
+    whole = [path.read_text() for path in files]
+    files[0].write_text(whole[0][: len(whole[0]) // 2])
+    files[1].write_text(whole[2])
+    files[2].write_bytes(b"\xff\x00")
+    told = []
+    again = compare(["sgd"], "quadratic", out=tmp_path, callbacks=[told.append], **SMALL)
+    assert {row["run"] for row in told} == {path.stem for path in files[:3]}
+    assert sorted(again.unreadable) == files[:3]
+    for path in files[:3]:
+        assert f"Could not be read, and was made again: {path}" in str(again)
+    assert again.runs.drop("seconds_a_step").equals(first.runs.drop("seconds_a_step"))
 
 
 def test_workers_that_keep_dying_are_an_error(tmp_path):

@@ -4,15 +4,16 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from scipy import stats
 
 import sandbox
 import variants
 from sandbox import curvature, probes, tasks
-from sandbox.backends.eager import Eager
 from sandbox.blocks import Curvature, block
-from sandbox.experiments import inspect_report
-from sandbox.experiments.inspect import inspect, sample_steps
+from sandbox.experiments import inspect_report, methods
+from sandbox.experiments.inspect import inspect
 from sandbox.probes import EVERYTHING
+from tests.experiments import networks
 
 
 @pytest.mark.parametrize(("name", "least"), [("apollo", 0.99), ("no-stepsize-correction", 0.95)])
@@ -33,94 +34,160 @@ def test_on_a_diagonal_quadratic_the_estimate_follows_the_diagonal(name, least):
 
 
 def small(recipes, **options):
-    return inspect(recipes, "logistic-breast-cancer", **{"steps": 12, "samples": 3, **options})
+    return inspect(recipes, "logistic-breast-cancer", **{"steps": 12, "samples": 3, "seeds": 1, **options})
+
+
+def by_hand(task, recipe, seed, steps, lr=None):
+    """The same run with a loop of its own: the parameters before the last step and after, and the optimizer."""
+    params = {name: p.clone().requires_grad_() for name, p in task.init(seed).items()}
+    optimizer, batches = sandbox.Optimizer(params.items(), recipe, lr=lr, seed=seed), task.batches(seed)
+    for _ in range(steps):
+        before, batch = {name: p.detach().clone() for name, p in params.items()}, next(batches)
+
+        def closure(batch=batch):
+            optimizer.zero_grad()
+            loss = task.loss(params, batch)
+            if recipe != "adahessian":
+                loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return before, params, optimizer
 
 
 def test_truth_estimate_and_files(tmp_path):
     """The pairs of the last sample are B/η after that step and diag H before it; the files hold the same numbers."""
     task, said = tasks.get("logistic-breast-cancer", dtype=torch.float64), []
     result = inspect(
-        ["apollo", "adahessian", "adamw"], task, steps=12, samples=3, out=tmp_path, progress=lambda *at: said.append(at)
+        ["apollo", "adahessian", "adamw"],
+        task,
+        steps=12,
+        samples=3,
+        seeds=2,
+        out=tmp_path,
+        progress=lambda *at: said.append(at),
     )
-    assert said[0] == (0, 9, "apollo")
-    assert said[-1] == (9, 9, "adamw")
-    params = {name: p.clone().requires_grad_() for name, p in task.init(0).items()}
-    optimizer = sandbox.Optimizer(params.items(), "apollo")
-    batches = task.batches(0)
-    for step in range(1, 13):
-        if step == 12:
-            truth = curvature.diagonal(task.loss, params, task.full("train")).values
-        optimizer.zero_grad()
-        task.loss(params, next(batches)).backward()
-        optimizer.step()
+    assert said[0][:2] == (0, 6)
+    assert said[-1][:2] == (6, 6)
     apollo = result["apollo"]
-    assert (apollo.sampled, apollo.lr, apollo.ended) == (12, 0.01, None)
-    for name, p in params.items():
-        torch.testing.assert_close(apollo.pairs[name].truth, truth[name].reshape(-1))
-        estimate = optimizer.state[p]["curvature.B"].reshape(-1) / 0.01
-        torch.testing.assert_close(apollo.pairs[name].estimate, estimate)
-        assert torch.equal(apollo.params[name], p.detach())
-    whole = torch.cat([apollo.pairs[name].truth for name in params])
-    assert torch.equal(apollo.pairs[EVERYTHING].truth, whole)
+    assert (apollo.sampled, apollo.lr, apollo.diverged, apollo.seeds) == (12, 0.01, 0, [0, 1])
+    for seed in (0, 1):
+        before, params, optimizer = by_hand(task, "apollo", seed, 12)
+        truth = curvature.diagonal(task.loss, before, task.full("train")).values
+        pairs = apollo.pairs_of(seed)
+        for name, p in params.items():
+            torch.testing.assert_close(pairs[name].truth, truth[name].reshape(-1))
+            torch.testing.assert_close(pairs[name].estimate, optimizer.state[p]["curvature.B"].reshape(-1) / 0.01)
+            if seed == 0:
+                assert torch.equal(apollo.params[name], p.detach())
+        whole = torch.cat([pairs[name].truth for name in params])
+        assert torch.equal(pairs[EVERYTHING].truth, whole)
+        r = np.corrcoef(pairs[EVERYTHING].estimate.abs(), pairs[EVERYTHING].truth.abs())[0, 1]
+        assert apollo.values("correlation")[seed] == pytest.approx(r, rel=1e-10)
+        assert apollo.losses[seed] == pytest.approx(task.evaluate(params, "train")[0], rel=1e-12)
+        kept = pl.read_parquet(tmp_path / "diagonal.parquet").filter(variant="apollo", seed=seed)
+        np.testing.assert_array_equal(kept["truth"], whole)
     steps = apollo.frame.filter(pl.col("probe") == "correlation")["step"].unique().sort().to_list()
-    assert steps == sample_steps(12, 3) == [4, 8, 12]
-    r = np.corrcoef(apollo.pairs[EVERYTHING].estimate.abs(), apollo.pairs[EVERYTHING].truth.abs())[0, 1]
-    assert apollo.value("correlation") == pytest.approx(r, rel=1e-10)
+    assert steps == result.at == [4, 8, 12]
     assert result["adamw"].pairs == {}
     assert result["adamw"].value("newton_cosine") is not None
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(inspect_report.FILES)
+    assert {p.name for p in tmp_path.iterdir()} == {*inspect_report.FILES, "runs"}
     assert pl.read_parquet(tmp_path / "probes.parquet").equals(result.frame)
-    kept = pl.read_parquet(tmp_path / "diagonal.parquet").filter(pl.col("variant") == "apollo")
-    np.testing.assert_array_equal(kept["truth"], whole)
     assert (tmp_path / "scatter.png").read_bytes()[:4] == b"\x89PNG"
     assert "No estimate of the Hessian in adamw" in str(result)
     assert (tmp_path / "table.md").read_text() == result._repr_markdown_() + "\n"
+    result.save(tmp_path / "again")
+    assert pl.read_parquet(tmp_path / "again" / "probes.parquet").equals(result.frame)
+    assert "<td>apollo</td>" in result._repr_html_()
+    assert len(result.plot().axes) == 2 * 2  # apollo and adahessian; weight and bias
 
 
-def test_seed_rate_backend_and_vectors_reach_the_run():
+def test_mean_and_interval_over_the_seeds():
+    """Student's interval, written out with SciPy's quantile."""
+    result = small(["apollo"], seeds=4, seed=2, method="hutchinson", num_vectors=2)
+    values = result["apollo"].values("relative_error")
+    assert len(set(values)) == 4
+    half = stats.t.ppf(0.975, 3) * np.std(values, ddof=1) / 2  # √4 seeds
+    (row,) = inspect_report.table(result)[1]
+    assert row[5] == f"{np.mean(values):.3g} ± {half:.2g}"
+    assert "4 seeds" in str(result)
+    assert "One seed" in str(small(["apollo"], method="hutchinson", num_vectors=2))
+
+
+def test_what_is_there_is_not_made_again(tmp_path):
+    """Rows and vectors from the folder are those of the run, also from two processes; another command's folder is refused."""
+    told, options = [], {"seeds": 2, "method": "hutchinson", "num_vectors": 2, "out": tmp_path}
+    first = small(["apollo", "sgd"], callbacks=[told.append], jobs=2, **options)
+    assert sorted((row["variant"], row["seed"], row["step"]) for row in told) == [
+        (name, seed, step) for name in ("apollo", "sgd") for seed in (0, 1) for step in (0, 4, 8, 12)
+    ]
+    again = small(["apollo", "sgd"], callbacks=[told.append], **options)
+    assert len(told) == 16
+    assert again.frame.equals(first.frame)
+    assert again.vectors.equals(first.vectors)
+    alone = small(["apollo", "sgd"], **{**options, "out": None})
+    assert alone.frame.drop("run").equals(first.frame.drop("run"))
+    assert alone.vectors.equals(first.vectors)
+    with pytest.raises(ValueError, match="holds results of inspect"):
+        sandbox.compare(["sgd"], "quadratic", steps=2, rates=1, seeds=2, out=tmp_path)
+
+
+def test_seed_rate_backend_and_vectors_reach_the_run(monkeypatch):
     """Against the same run by hand: start, batches, AdaHessian's random vectors, rate, Hutchinson's vectors, training loss."""
-
-    class Counting(Eager):
-        steps = 0
-
-        def step(self, cohort, step):
-            Counting.steps += 1
-            super().step(cohort, step)
-
     task = tasks.get("logistic-breast-cancer", dtype=torch.float64)
-    options = {"steps": 7, "samples": 2, "lr": 0.05, "seed": 3, "method": "hutchinson", "num_vectors": 5}
-    one = inspect(["adahessian"], task, backend=Counting(), **options)["adahessian"]
-    assert Counting.steps == 7
-    assert one.lr == 0.05
-    params = {name: p.clone().requires_grad_() for name, p in task.init(3).items()}
-    optimizer = sandbox.Optimizer(params.items(), "adahessian", lr=0.05, seed=3)
-    batches = task.batches(3)
-    for step in range(1, 8):
-        if step == 7:
-            truth = curvature.diagonal(
-                task.loss, params, task.full("train"), "hutchinson", probes=5, seed=3, progress=False
-            ).values
-        batch = next(batches)
-        optimizer.step(lambda batch=batch: task.loss(params, batch))
+    options = {"steps": 7, "samples": 2, "lr": 0.05, "seed": 3, "seeds": 1, "method": "hutchinson", "num_vectors": 5}
+    one = inspect(["adahessian"], task, **options)["adahessian"]
+    assert (one.lr, one.seeds) == (0.05, [3])
+    before, params, _ = by_hand(task, "adahessian", 3, 7, lr=0.05)
+    truth = curvature.diagonal(task.loss, before, task.full("train"), "hutchinson", probes=5, seed=3, progress=False).values
     for name, p in params.items():
         torch.testing.assert_close(one.params[name], p.detach(), rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(one.pairs[name].truth, truth[name].reshape(-1), rtol=1e-12, atol=1e-14)
-    assert one.loss == pytest.approx(float(task.loss(one.params, task.full("train"))), rel=1e-12)
+    assert one.losses == [pytest.approx(float(task.loss(one.params, task.full("train"))), rel=1e-12)]
+    asked, original = [], methods.Optimizer
+    monkeypatch.setattr(
+        methods, "Optimizer", lambda *a, backend, **o: asked.append(backend) or original(*a, backend="eager", **o)
+    )
+    small(["sgd"], backend="scripted", method="hutchinson", num_vectors=2)
+    assert asked == ["scripted"]
+
+
+def test_a_network_without_buffers_is_a_function_of_its_parameters():
+    """The truth of a Module by hand, from torch.func on its own functional call; one with buffers is refused."""
+    X, y = torch.randn(24, 3, dtype=torch.float64), torch.randn(24, 1, dtype=torch.float64)
+    layers = torch.nn.Linear(3, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1)
+    task = sandbox.Task(
+        name="own", model=lambda: torch.nn.Sequential(*layers).double(), train=(X, y), validation=(X, y), batch_size=8, steps=4,
+        loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+    )  # fmt: skip
+    one = inspect(["sgd"], task, samples=4, seeds=1)["sgd"]
+    torch.testing.assert_close(one.losses[0], float(task.apply(task.loss, one.params, (X, y))), rtol=1e-12, atol=0)
+    again = inspect(["apollo"], task, steps=1, samples=1, seeds=1)["apollo"]
+    start = task.init(0)
+    hessian = torch.func.hessian(lambda p: task.apply(task.loss, p, (X, y)))(start)
+    for name, p in start.items():
+        diagonal = hessian[name][name].reshape(p.numel(), p.numel()).diagonal()
+        torch.testing.assert_close(again.pairs[name].truth, diagonal, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="task 'net': the network has buffers"):
+        inspect(["sgd"], networks.Net())
+    with pytest.raises(ValueError, match=r"inspect needs recipes, .* not recipes are: AdamW"):
+        inspect(["torch.optim:AdamW"], task)
 
 
 def test_a_start_of_its_own_for_each_seed():
     ends = [
-        inspect(["sgd"], "digits-mlp", steps=1, samples=1, seed=seed, method="hutchinson", num_vectors=2)["sgd"].params[
-            "0.weight"
-        ]
+        inspect(["sgd"], "digits-mlp", steps=1, samples=1, seed=seed, seeds=1, method="hutchinson", num_vectors=2)[
+            "sgd"
+        ].params["0.weight"]
         for seed in (0, 1)
     ]
     assert not torch.allclose(*ends, atol=1e-2)
 
 
 def test_values_by_step_and_means():
-    one = small(["apollo"], steps=11, samples=3)["apollo"]
-    assert sample_steps(11, 3) == [5, 8, 11]
+    result = small(["apollo"], steps=11, samples=3)
+    assert result.at == [5, 8, 11]
+    one = result["apollo"]
     rows = one.frame.filter((pl.col("probe") == "correlation") & (pl.col("tensor") == EVERYTHING)).sort("step")
     assert rows["step"].to_list() == [5, 8, 11]
     assert [one.value("correlation", step=t) for t in (5, 8, 11)] == rows["value"].to_list()
@@ -162,7 +229,7 @@ def test_an_estimate_of_ones_own_and_a_probe_of_ones_own():
         return v.truth.sum()
 
     recipe = variants.get("sgd").replace(curvature=One(), name="one")
-    one = inspect([recipe], "quadratic", steps=4, samples=2, probes=[trace])["one"]
+    one = inspect([recipe], "quadratic", steps=4, samples=2, seeds=1, probes=[trace])["one"]
     assert one.value("trace") == pytest.approx(np.geomspace(0.01, 10, 20).sum(), rel=1e-5)
     truth = np.geomspace(0.01, 10, 20)
     assert one.value("relative_error") == pytest.approx(np.linalg.norm(1 - truth) / np.linalg.norm(truth), rel=1e-4)
@@ -177,33 +244,48 @@ def test_hutchinson_is_near_the_exact_truth():
 
 
 def test_divergence_is_said_and_kept():
-    result = inspect(["sgd", "no-momentum"], "rosenbrock", steps=40, samples=40, lr=1.0)
-    assert "diverged at step" in (result["sgd"].ended or "")
-    assert result["sgd"].ended in str(result)
+    result = inspect(["sgd", "no-momentum"], "rosenbrock", steps=10, samples=10, lr=1.0, seeds=2)
+    assert result["sgd"].diverged == 2
+    assert result["sgd"].losses == [np.inf, np.inf]
+    assert "inf (2 diverged)" in str(result)
     assert len(result["sgd"].frame) > 0
 
 
-def test_an_interrupt_keeps_what_was_measured(tmp_path):
+def test_an_error_in_a_probe_ends_its_variant_only():
+    @probes.needs("truth")
+    def picky(v):
+        if v.estimate is None:
+            raise ZeroDivisionError("not this one")
+
+    result = small(["apollo", "sgd"], probes=[picky], method="hutchinson", num_vectors=2)
+    assert [one.recipe.name for one in result.variants] == ["apollo"]
+    assert "ZeroDivisionError: not this one" in str(result)
+
+
+def test_an_interrupt_keeps_what_was_finished(tmp_path):
     def stop(done, total, what):
-        if done == 2:
+        if done == 1:
             raise KeyboardInterrupt
 
-    result = small(["apollo", "adahessian"], out=tmp_path, progress=stop)
-    assert result.interrupted
-    assert [one.recipe.name for one in result.variants] == ["apollo"]
-    assert result["apollo"].sampled == 8
-    assert len(pl.read_parquet(tmp_path / "diagonal.parquet")) == 31
-    assert "Interrupted" in str(result)
+    options = {"method": "hutchinson", "num_vectors": 2, "out": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        small(["apollo", "adahessian"], progress=stop, **options)
+    assert pl.read_parquet(tmp_path / "probes.parquet")["variant"].unique().to_list() == ["apollo"]
+    (kept,) = (tmp_path / "runs").glob("*.json")
+    written = kept.stat().st_mtime_ns
+    assert [one.recipe.name for one in small(["apollo", "adahessian"], **options).variants] == ["apollo", "adahessian"]
+    assert kept.stat().st_mtime_ns == written
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"steps": 0}, "steps must be at least 1"),
-        ({"samples": 13}, "samples must be at least 1 and at most 12, got 13"),
+        ({"samples": 13}, "samples must be at most 12, the number of steps, got 13"),
+        ({"seeds": 0}, "seeds must be at least 1, got 0"),
         ({"method": "exakt"}, "did you mean 'exact'"),
         ({"lr": -1.0}, "lr must be a number above 0"),
-        ({"method": "hutchinson", "num_vectors": 1}, "num_vectors must be a whole number of at least 2"),
+        ({"method": "hutchinson", "num_vectors": 1}, "num_vectors must be a whole number, at least 2, got 1"),
         ({"backend": "eagre"}, "did you mean 'eager'"),
         ({"probes": ["correlatoin"]}, "did you mean 'correlation'"),
     ],

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 import sandbox
-from sandbox.experiments import compare as comparison
+from sandbox.experiments import plan as comparison
 from sandbox.experiments.compare import compare
 from sandbox.experiments.settings import Options
 from tests.experiments import networks
@@ -57,7 +57,7 @@ def test_equal_calls_give_bitwise_equal_rows(reference, way, tmp_path, monkeypat
         assert 3 <= kept <= 4
         found = compare(VARIANTS, task, out=tmp_path, **SMALL)
     assert rows(found).equals(rows(first))
-    assert len(first.runs) == 3 * (2 + 2) * 4
+    assert len(first.runs) == 3 * (2 * 2 + 2 * 4)  # of the search each run's first and last evaluation
     assert not first.failures
 
 
@@ -126,13 +126,13 @@ def test_a_plain_network_is_made_together():
         )  # fmt: skip
         plans.append(comparison.plan(["apollo"], task, **options))
     assert plans[0].refusals == {}
-    from sandbox.experiments.executors import Unit, work
+    from sandbox.experiments.unit import Look, Unit, made
 
     found = []
     for plan in plans:
         runs = [r for _, r in comparison.joined([(plan.methods[0], r) for r in plan.final(plan.methods[0], {"lr": 0.01})])]
         units = [Unit(plan.methods[0], runs)] if plan is plans[0] else [Unit(plan.methods[0], [r]) for r in runs]
-        found.append([rows for unit in units for rows, _ in work(task, unit, (), 1)])
+        found.append([rows for unit in units for rows, _ in made(task, unit, Look())])
     for together, alone in zip(*found, strict=True):
         for a, b in zip(together, alone, strict=True):
             assert a.keys() == b.keys()

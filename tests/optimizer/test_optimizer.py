@@ -638,7 +638,7 @@ def test_checkpoints_keep_direction_and_counts():
 # -- what others put in its place --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_parameters_and_states_put_in_place_of_others_are_seen(backend):
     """Against torch's Adam, treated the same way: another parameter with the old one's state, states
     replaced by zeros, states set to zero where they are, "step" among them."""
@@ -673,7 +673,7 @@ def test_parameters_and_states_put_in_place_of_others_are_seen(backend):
         torch.testing.assert_close(p, q, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_tensors_that_catch_up_share_a_scalar_again(backend):
     """Scope global: two tensors that have made as many steps at one rate are one vector, whether the run was resumed or not."""
     ends = []
@@ -747,7 +747,7 @@ def test_pickles_of_a_compiled_optimizer_hold_its_states_once():
 
 def test_a_frozen_parameter_makes_no_step_of_second_order():
     """Even with an old gradient; the others go on."""
-    for backend in ("eager", "compiled", "scripted"):
+    for backend in sandbox.backends.NAMES:
         a, b = (torch.ones(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
         optimizer = sandbox.Optimizer([a, b], "adahessian", lr=0.1, backend=backend)
         optimizer.step(lambda a=a, b=b: (a.square() + b.square()).sum())

@@ -49,23 +49,23 @@ def by_hand(step, group):
         group["rectifier.sigma"] = 0.02 * (step + 1)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 @pytest.mark.parametrize("gaps", [False, True])
 def test_a_floor_changed_by_hand(backend, gaps):
     """As if d were stored; saved between the change and the step as well."""
     apollo = variants.get("apollo")
-    right = trained(apollo.replace(**WIDE), "eager", by_hand, gaps)
-    constant = trained(apollo.replace(**WIDE), "eager", None, gaps)
+    right = trained(apollo.replace(**WIDE), "reference", by_hand, gaps)
+    constant = trained(apollo.replace(**WIDE), "reference", None, gaps)
     assert max(float((p - q).abs().max()) for p, q in zip(right, constant, strict=True)) > 1e-3
     for resume in ((), (3, 7), (5, 9)):
         for p, q in zip(right, trained(apollo, backend, by_hand, gaps, resume), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_a_floor_that_is_a_function_of_t(backend):
     moving = variants.get("apollo").replace(**{"rectifier.sigma": growing})
-    right = trained(moving.replace(**WIDE), "eager")
+    right = trained(moving.replace(**WIDE), "reference")
     for p, q in zip(right, trained(moving, backend, resume=(5, 9)), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
 

@@ -60,7 +60,7 @@ class Literal:
 
 
 class Lives(RuleBasedStateMachine):
-    backends, kinds, threads = ("eager", "compiled", "scripted"), tuple(NUMBERS), (1, 2)
+    backends, kinds, threads = sandbox.backends.NAMES, tuple(NUMBERS), (1, 2)
 
     @initialize(data=st.data())
     def begin(self, data):

@@ -35,7 +35,7 @@ def trained(recipe, backend, watch=None, steps=12, dtype=torch.float64, **option
     return problem.params
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 @pytest.mark.parametrize("name", ["apollo", "scale-invariant", "global-secant", "adahessian", "sgd"])
 def test_the_trajectory_is_bitwise_unchanged(name, backend, monkeypatch):
     monkeypatch.setattr(places, "LARGE", {"cpu": 100, "cuda": 100})

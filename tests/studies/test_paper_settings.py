@@ -147,6 +147,8 @@ def test_toy():
     found = part("F1")
     (apollo,) = (arm for arm in found.arms if arm.name == "apollo")
     assert (apollo.lr, apollo.warmup) == (0.001, 10)
+    (sdlbfgs,) = (arm.recipe() for arm in found.arms if arm.name == "sdlbfgs m=100")
+    assert (sdlbfgs.lr, sdlbfgs.solve.inner.memory) == (0.1, 100)
     task = tasks.get(found.task)
     assert (task.batch_size, task.epochs) == (64, 50)
     assert arms.TOY_RATES == (0.2, 0.1, 0.05, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002)

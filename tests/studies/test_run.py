@@ -8,18 +8,17 @@ import pytest
 from sandbox import studies
 from sandbox.datasets import DataError
 from sandbox.studies import report
-from sandbox.studies.claims import CLAIMS, Better, Claim, Open, Same
-from sandbox.studies.judge import HOLDS, NOT, UNDECIDED, UNTESTED, judge
 from sandbox.studies.rates import milestones
-from sandbox.studies.run import run
+from sandbox.studies.run import made_by, run
 from sandbox.studies.study import Arm, Part, Search, Study
+from sandbox.studies.verdicts.claims import CLAIMS
 
 ARMS = (Arm(name="apollo", method="apollo", lr=0.01, warmup=4), Arm(name="sgd", method="sgd", lr=0.05))
 
 
 def small(**more):
     part = Part(**{"name": "main", "task": "digits-mlp", "arms": ARMS, "seeds": 2, "steps": 12, "evaluations": 2, **more})
-    return Study(key="F0", name="small", question="?", claims=(), note="A test.", tiers={"smoke": [part]})
+    return Study(key="F0", name="small", question="?", note="A test.", tiers={"smoke": [part]})
 
 
 @pytest.mark.parametrize("study", studies.all_studies(), ids=lambda s: s.key)
@@ -64,12 +63,28 @@ def test_a_search_keeps_the_factor_with_the_lowest_validation_loss(tmp_path):
     assert rows.filter(pl.col("role") == "tuning")["test_loss"].null_count() == 8
 
 
+def test_a_rate_on_the_edge_of_its_search_is_said_to_be(tmp_path):
+    study = small(search=Search(factors=(1e-4, 1e-3, 1.0), steps=12), seeds=1)
+    (_, _, body), *_ = report.tables(study, pl.read_parquet(run(study, "smoke", tmp_path)))
+    assert [row[1] for row in body] == ["0.01 (edge)", "0.05 (edge)"]
+
+
 def test_rates_and_warm_up_are_each_arms_own(tmp_path):
     study = small(rate=milestones(0.5), arms=(*ARMS, ARMS[1].but(name="constant", rate=None, lr=0.06)))
     rows = pl.read_parquet(run(study, "smoke", tmp_path)).group_by("arm").agg(pl.col("warmup", "schedule").first())
     found = {arm: (warmup, schedule) for arm, warmup, schedule in rows.rows()}
     assert found["apollo"][0] == 4
     assert found["apollo"][1] != found["sgd"][1]  # milestones after another warm-up
+
+
+def test_every_seed_is_a_round_of_all_arms(tmp_path):
+    order = pl.read_parquet(run(small(), "smoke", tmp_path)).filter(pl.col("step") == 0).select("seed", "arm").rows()
+    assert order == [(0, "apollo"), (0, "sgd"), (1, "apollo"), (1, "sgd")]
+
+
+def test_rows_say_with_what_they_were_made(tmp_path):
+    rows = pl.read_parquet(run(small(), "smoke", tmp_path, seeds=1))
+    assert rows.select("torch", "processor").unique().row(0, named=True) == made_by()
 
 
 def test_unknown_parts(tmp_path):
@@ -82,75 +97,6 @@ def test_the_paper_tier_stops_without_its_data(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="the folder must hold cifar-10-batches-py"):
         run(studies.get("F2"), "paper", tmp_path / "out")
     assert not list(tmp_path.rglob("*.json"))
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------------
-
-
-def rows_of(**losses):
-    """Rows at the end of runs: arm -> test losses by seed."""
-    found = [
-        {
-            "study": "F6",
-            "part": "main",
-            "arm": arm,
-            "role": "final",
-            "seed": seed,
-            "step": 5,
-            "steps": 5,
-            "test_loss": loss,
-            "diverged": loss is None,
-        }
-        for arm, values in losses.items()
-        for seed, loss in enumerate(values)
-    ]
-    return {"F6": pl.DataFrame(found, schema_overrides={"test_loss": pl.Float64})}
-
-
-CLAIM = Claim(31, "a is lower", Better("F6", "main", "a", ("b", "c"), "test_loss"))
-
-
-@pytest.mark.parametrize(
-    ("losses", "verdict"),
-    [
-        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.12, 2.21], "c": [3.0, 3.1, 3.25]}, HOLDS),
-        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.12, 2.21], "c": [0.5, 0.61, 0.72]}, NOT),
-        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.12, 2.21], "c": [0.5, 1.61, 1.2]}, UNDECIDED),
-        ({"a": [1.0, 1.1, 1.2], "b": [None, None, None], "c": [3.0, 3.1, 3.25]}, HOLDS),
-        ({"a": [None, None, None], "b": [2.0, 2.12, 2.21], "c": [3.0, 3.1, 3.25]}, NOT),
-        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.12, 2.21]}, UNTESTED),
-    ],
-)
-def test_verdicts(losses, verdict):
-    found = judge(CLAIM, rows_of(**losses))
-    assert found.verdict == verdict
-    if verdict == UNDECIDED:
-        assert "smallest difference found with 80 % power" in found.because
-
-
-def test_a_verdict_for_higher_is_better():
-    higher = Claim(1, "a is higher", Better("F6", "main", "a", ("b",), "test_loss", higher=True))
-    assert judge(higher, rows_of(a=[1.0, 1.1, 1.2], b=[2.0, 2.12, 2.21])).verdict == NOT
-    assert judge(higher, rows_of(a=[1.0, 1.1, 1.2], b=[None, None, None])).verdict == HOLDS
-
-
-def test_claims_without_runs_are_not_tested():
-    assert {v.verdict for v in report.verdicts({})} == {UNTESTED}
-    assert judge(Claim(2, "open", Open("needs sizes")), {}).because == "needs sizes"
-    assert (
-        "F6 other has not been run"
-        in judge(Claim(1, "", Better("F6", "other", "a", ("b",), "test_loss")), rows_of(a=[1.0])).because
-    )
-
-
-def test_scale_and_coupling_are_decided_by_their_own_runs(tmp_path):
-    rows = {key: pl.read_parquet(run(studies.get(key), "smoke", tmp_path)) for key in ("F10", "F13")}
-    found = {v.claim.number: v for v in report.verdicts(rows)}
-    assert found[40].verdict == HOLDS
-    assert found[14].verdict == HOLDS
-    for arm, verdict in (("apollo", NOT), ("adam", NOT)):  # Adam is invariant but for its ε
-        assert judge(Claim(40, "", Same("F13", ("2^-10", "2^0", "2^10"), (arm,))), rows).verdict == verdict
-    assert judge(Claim(14, "", Same("F10", ("ε fixed",), ("σ=1", "σ=0.01"), 1e-9)), rows).verdict == NOT
 
 
 def test_reports(tmp_path):

@@ -10,7 +10,7 @@ import torch
 import sandbox
 from sandbox import studies, tasks
 from sandbox.studies.arms import floor_sgd
-from sandbox.studies.claims import CLAIMS, Better, Open, Same
+from sandbox.studies.extra import ContiguousLBFGS, SignedFloor
 from sandbox.studies.rates import COSINE, Rate, milestones
 from sandbox.studies.study import TIERS, Arm, Part
 
@@ -99,9 +99,9 @@ def test_studies_are_well_formed(study):
     assert studies.get(study.name) is studies.get(study.key) is study
     for tier in study.tiers:
         for part in study.parts(tier):
-            assert part.task in tasks.names()
+            assert part.task in tasks.names() or part.task == "sandbox.studies.extra:Parabola"
             for arm in part.arms:
-                arm.recipe()
+                assert arm.made().name == arm.name
     assert study.note
     with pytest.raises(ValueError, match="tier must be one of"):
         study.parts("huge")
@@ -118,18 +118,46 @@ def test_what_there_is_not():
         Rate("linear")
 
 
-def test_there_are_41_claims_and_each_is_decided_by_arms_that_exist():
-    assert [claim.number for claim in CLAIMS] == list(range(1, 42))
-    for claim in CLAIMS:
-        by = claim.by
-        if isinstance(by, Open):
-            assert by.why
-            continue
-        parts = {part.name: {arm.name for arm in part.arms} for part in studies.get(by.study).parts("cpu")}
-        if isinstance(by, Same):
-            assert all(set(by.arms) <= parts[name] for name in by.parts)
-        else:
-            assert isinstance(by, Better)
-            assert {by.arm, *by.than} <= parts[by.part], claim
-    stated = {number for study in studies.all_studies() for number in study.claims}
-    assert {claim.number for claim in CLAIMS if not isinstance(claim.by, Open)} <= stated
+def test_an_arm_may_be_an_optimizer_that_is_no_recipe():
+    arm = Arm(name="mine", method="torch.optim:LBFGS", lr=0.5, numbers={"max_iter": 1, "history_size": 7})
+    (optimizer,) = arm.made().make([{"params": [torch.zeros(2, requires_grad=True)]}], arm.lr, 0, "eager")
+    assert type(optimizer) is torch.optim.LBFGS
+    assert (optimizer.defaults["lr"], optimizer.defaults["history_size"]) == (0.5, 7)
+    with pytest.raises(ValueError, match="arm 'mine': decay and clipping are a recipe's"):
+        arm.but(weight_decay=0.1)
+
+
+def test_lbfgs_takes_channels_last_gradients_to_the_same_parameters():
+    ends = []
+    for kind in (torch.optim.LBFGS, ContiguousLBFGS):
+        torch.manual_seed(0)
+        p = torch.randn(2, 3, 2, 2, dtype=torch.float64)
+        p = (p if kind is torch.optim.LBFGS else p.to(memory_format=torch.channels_last)).requires_grad_()
+        optimizer = kind([p], lr=0.1, max_iter=1, history_size=4)
+        for _ in range(12):
+
+            def closure(p=p, optimizer=optimizer):
+                optimizer.zero_grad()
+                loss = (p.square() * torch.arange(1, 25, dtype=torch.float64).reshape(2, 3, 2, 2)).sum()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+        ends.append(p.detach().contiguous())
+    assert torch.equal(*ends)
+
+
+def test_the_parabola_is_what_it_says():
+    task = tasks.get("sandbox.studies.extra:Parabola", size=5)
+    params = task.init(0)
+    first, second = (float(task.loss(params, x)) for x, _ in zip(task.batches(0), range(2), strict=False))
+    assert (first, second) == (0.5, 2.0)  # ½ 1² and ½ 2²
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        tasks.get("sandbox.studies.extra:Parabola", size=0)
+
+
+def test_the_signed_floor_lets_negative_curvature_fall_on_it():
+    B = torch.tensor([-3.0, -0.001, 0.001, 3.0])
+    floor = SignedFloor(sigma=0.01)
+    assert floor.read(B).tolist() == pytest.approx([0.01, 0.01, 0.01, 3.0])
+    assert floor.on_floor(B).tolist() == [True, True, True, False]

@@ -1,0 +1,86 @@
+"""The reference: the pure update, tensor by tensor, copied into place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from sandbox import kernel, pure
+from sandbox.backends.base import Cohort, Step, totals
+from sandbox.distributed.ranks import Run
+from sandbox.distributed.shards import scopes_of_joined, scopes_of_one
+from sandbox.distributed.sums import Sums
+
+
+class Reference:
+    """Runs each tensor on its own (all tensors joined where the recipe's scope is global)."""
+
+    name = "reference"
+
+    def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
+        """Copies nothing."""
+        cohort.check(step.grads)
+        return totals(step.grads) if check else []
+
+    def step(self, cohort: Cohort, step: Step) -> None:
+        """One step of every tensor of the cohort."""
+        for members, run in _runs(cohort, step):
+            _write(cohort, members, run())
+
+    def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
+        """The same where each rank has a part of the tensors: yields what sums over all ranks are waited for."""
+        sums: list[Sums] = []
+
+        def across(members: list[int]) -> pure.Across:
+            own = Sums()
+            sums.append(own)
+            parts, like = [cohort.parts[i] for i in members], cohort.params[members[0]]  # type: ignore[index]
+            if step.recipe.scope == "global":
+                return lambda tensor, _: scopes_of_joined(parts, own, tensor, like)
+            return lambda tensor, within: scopes_of_one(parts[0], own, tensor, within, step.recipe.scope, like.ndim)
+
+        runs = list(_runs(cohort, step, across))
+        results: list[Any] = [None] * len(runs)
+        while True:
+            for k, (_, run) in enumerate(runs):
+                if results[k] is None:
+                    results[k] = sums[k].attempt(run)
+            waiting = [s for s, result in zip(sums, results, strict=True) if result is None]
+            if not waiting:
+                break
+            totals = iter((yield [pending for s in waiting for pending in s.waiting]))
+            for s in waiting:
+                s.receive([next(totals) for _ in s.waiting])
+
+        def finish() -> None:
+            for (members, _), after in zip(runs, results, strict=True):
+                _write(cohort, members, after)
+
+        return finish
+
+
+def _runs(
+    cohort: Cohort, step: Step, across: Callable[[list[int]], pure.Across] | None = None
+) -> Iterator[tuple[list[int], Any]]:
+    """Which tensors make a step together, and the function that computes it."""
+    exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
+    everything = list(range(len(cohort.params)))
+    for members in [everything] if step.recipe.scope == "global" else [[i] for i in everything]:
+        p = cohort.params[members[0]]
+        key = pure.state_dtype(p.dtype), p.device
+        if key not in prepared:
+            prepared[key] = exact.to(*key)
+        rows: list[Any] = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads)]
+        rows.append([step.extra(i) for i in members])
+        over = None if across is None else across(members)
+        yield members, functools.partial(pure.together, step.recipe, prepared[key], rows, step.norm, None, over)
+
+
+def _write(cohort: Cohort, members: list[int], after: Any) -> None:
+    for i, (state, theta) in zip(members, after, strict=True):
+        old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
+        for tensor, value in zip(old, kernel.dealias(old, [theta, *state.values()]), strict=True):
+            tensor.copy_(value)

@@ -1,0 +1,192 @@
+"""Parameters of which each rank holds a part: DTensors, as fully_shard and parallelize_module make them.
+
+Parameter groups and checkpoints hold DTensors.  Inside the optimizer there are local tensors only, and a `Part` says which part
+of its tensor one is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from sandbox.blocks import ELEMENT, SCOPE
+from sandbox.composition import Composition
+from sandbox.distributed.sums import Reduced, Sums
+from sandbox.pure import state_shape
+from sandbox.scope import Scope, shape_of
+
+_PLAIN = (Tensor, torch.nn.Parameter)  # told apart at once, since every step asks
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What this rank holds of a tensor.
+
+    count: entries of the whole tensor.  rows: its leading indices.  weight: 1/(number of ranks with the same part).
+    split: whether other ranks hold other parts.  alike: whether all ranks have this tensor, in parts or as replicas.
+    row_groups: over which ranks a leading index is split.
+    """
+
+    count: int
+    rows: int
+    weight: float
+    split: bool
+    alike: bool = True
+    row_groups: tuple[ProcessGroup, ...] = ()
+
+
+def is_sharded(p: Tensor) -> bool:
+    """Whether `p` is a DTensor."""
+    return type(p) not in _PLAIN and hasattr(p, "device_mesh") and hasattr(p, "placements")
+
+
+def local(p: Tensor) -> Tensor:
+    """This rank's part of `p`, the same object until somebody exchanges it; `p` itself where it is whole."""
+    return p._local_tensor if is_sharded(p) else p  # type: ignore[attr-defined]  # to_local() makes a new view each time
+
+
+def needs_exchange(p: Any, g: Any) -> bool:
+    """Whether the gradient g of p must be brought into p's placements first, which takes a collective."""
+    return is_sharded(g) and is_sharded(p) and tuple(g.placements) != tuple(p.placements)
+
+
+def local_gradient(p: Any, g: Any) -> Tensor:
+    """This rank's part of p's gradient g (Partial sums are added up).  Raises TypeError where only one is a DTensor."""
+    if not is_sharded(p) and not is_sharded(g):
+        return g
+    if is_sharded(p) != is_sharded(g) or p.device_mesh != g.device_mesh:
+        raise TypeError("a parameter and its gradient must be DTensors of one device mesh, or both plain tensors")
+    if needs_exchange(p, g):
+        g = g.redistribute(placements=p.placements)
+    return g.to_local()
+
+
+def check(p: Any, name: str) -> None:
+    """Raises TypeError for parts of tensors that nothing is known about."""
+    if getattr(p, "_fsdp_flattened", False):
+        raise TypeError(
+            f"parameter {name} belongs to FullyShardedDataParallel, which flattens what it shards, so that no scope can be "
+            "told any more; use torch.distributed.fsdp.fully_shard"
+        )
+    if type(p).__name__ == "ShardedTensor":
+        raise TypeError(f"parameter {name} is a ShardedTensor, which has no device mesh; DTensors are needed (fully_shard)")
+    if is_sharded(p) and any(place.is_partial() for place in p.placements):
+        raise TypeError(f"parameter {name} is a partial sum ({p.placements}); only shards and replicas can be trained")
+
+
+def part(p: Any, ranks: int, *, dealt: bool) -> Part:
+    """Which part of `p` this rank holds, where `ranks` of them make a step together.
+
+    dealt: each rank has whole tensors of its own; else a plain tensor is a replica, as among DTensors.
+    """
+    whole = int(p.numel()), int(p.shape[0]) if p.ndim else 1
+    if not is_sharded(p):
+        return Part(*whole, 1.0 if dealt else 1 / ranks, split=False, alike=not dealt)
+    cuts = [i for i, place in enumerate(p.placements) if not place.is_replicate()]
+    others = [i for i in cuts if p.placements[i].dim % max(p.ndim, 1) != 0]
+    shards = math.prod(p.device_mesh.size(i) for i in cuts)
+    return Part(*whole, shards / ranks, shards > 1, row_groups=tuple(p.device_mesh.get_group(i) for i in others))
+
+
+def scopes_of_one(part: Part, sums: Sums, tensor: Scope, within: Scope, name: str, ndim: int) -> tuple[Scope, Scope]:
+    """The scopes of a local tensor as they reach over all ranks: over tensors, and over the recipe's scope called `name`."""
+    over = Reduced(tensor, sums, part.count, part.weight) if part.split else tensor
+    if name == "parameter":
+        return over, over
+    if name == "channel" and ndim > 1 and part.row_groups:
+        return over, Reduced(within, sums, part.count // max(part.rows, 1), groups=part.row_groups)
+    return over, within
+
+
+def scopes_of_joined(parts: list[Part], sums: Sums, tensor: Scope, like: Tensor) -> tuple[Scope, Scope]:
+    """The scopes of several local tensors laid end to end, all of which share the recipe's scalars ("global")."""
+    weight = torch.tensor([p.weight for p in parts], dtype=like.dtype, device=like.device)
+    count = torch.tensor([p.count for p in parts], dtype=like.dtype, device=like.device)
+    over = Reduced(tensor, sums, count, weight)
+    return over, Reduced(tensor, sums, float(sum(p.count for p in parts)), weight, joint=True)
+
+
+# -- states -----------------------------------------------------------------------------------------------------------
+
+
+def wrapped(recipe: Composition, kind: str, p: Any, value: Tensor) -> Tensor:
+    """A state of this rank as a checkpoint holds it: a DTensor where ranks hold different parts of it."""
+    shape = state_shape(recipe, kind, p)
+    if not is_sharded(p) or not shape:
+        return value
+    from torch.distributed.tensor import DTensor
+
+    stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    places = _placements(recipe, kind, p)
+    return DTensor.from_local(value, p.device_mesh, places, run_check=False, shape=torch.Size(shape), stride=stride)
+
+
+def unwrapped(recipe: Composition, kind: str, p: Any, saved: Any) -> Any:
+    """This rank's part of a state of a checkpoint, which may be whole or come from other placements."""
+    if not isinstance(saved, Tensor) or tuple(saved.shape) != state_shape(recipe, kind, p):
+        return saved
+    if is_sharded(saved) and not is_sharded(p):
+        return saved.full_tensor()  # type: ignore[attr-defined]
+    if not is_sharded(p) or not saved.ndim:
+        return saved
+    from torch.distributed.tensor import distribute_tensor
+
+    places = _placements(recipe, kind, p)
+    if is_sharded(saved):
+        if saved.device_mesh == p.device_mesh:  # type: ignore[attr-defined]
+            return saved.redistribute(placements=places).to_local()  # type: ignore[attr-defined]
+        saved = saved.full_tensor()  # type: ignore[attr-defined]
+    # each rank has the whole: nothing to send
+    return distribute_tensor(saved.to(local(p).device), p.device_mesh, places, src_data_rank=None).to_local()
+
+
+def _placements(recipe: Composition, kind: str, p: Any) -> list[Any]:
+    """p's placements; replicas where only axes are split that the state does not have."""
+    from torch.distributed.tensor import Replicate
+
+    long = kind == ELEMENT or (kind == SCOPE and shape_of(recipe.scope, p) == tuple(p.shape) and recipe.scope != "channel")
+    long = long or p.ndim < 2
+    keep = [place.is_replicate() or long or place.dim % p.ndim == 0 for place in p.placements]
+    return [place if kept else Replicate() for place, kept in zip(p.placements, keep, strict=True)]
+
+
+def group_of(params: list[Any]) -> ProcessGroup | None:
+    """The ranks over which DTensors are spread; None without any.
+
+    Raises ValueError where they have several device meshes that are not parts of one with named dimensions.
+    """
+    meshes = {id(p.device_mesh): p.device_mesh for p in params if is_sharded(p)}
+    if not meshes:
+        return None
+    found = list(meshes.values())
+    mesh = found[0]
+    if any(other != mesh for other in found):
+        roots = [m._get_root_mesh() for m in found]
+        used = {name for m in found for name in m.mesh_dim_names or ()}
+        names = tuple(name for name in roots[0].mesh_dim_names or () if name in used)
+        if any(root != roots[0] for root in roots) or not all(m.mesh_dim_names for m in found) or set(names) != used:
+            raise ValueError(
+                "the parameters lie on several device meshes that are not parts of one with named dimensions; say which ranks "
+                "make a step together: Optimizer(…, process_group=group)"
+            )
+        mesh = roots[0] if names == roots[0].mesh_dim_names else roots[0][names]
+    return mesh.get_group() if mesh.ndim == 1 else _group(tuple(sorted(mesh.mesh.flatten().tolist())))
+
+
+_GROUPS: dict[tuple[int, ...], ProcessGroup | None] = {}
+
+
+def _group(ranks: tuple[int, ...]) -> ProcessGroup | None:
+    """The process group of these ranks; made once."""
+    import torch.distributed as dist
+
+    if len(ranks) == dist.get_world_size():
+        return dist.group.WORLD
+    if ranks not in _GROUPS:
+        _GROUPS[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
+    return _GROUPS[ranks]

@@ -1,0 +1,35 @@
+"""torch.optim.Optimizer, without the two seconds that its first method call takes.
+
+torch wraps the methods below so that torch.compile leaves them alone.  The wrapper imports torch._dynamo, which loads by name
+every object that it knows a rule for, torch.onnx among them.  Until something imports torch._dynamo nothing can be compiling,
+and what is inside the wrapper does the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from typing import Any
+
+import torch
+
+
+def _light(name: str) -> Any:
+    wrapped = getattr(torch.optim.Optimizer, name)
+    inside = inspect.unwrap(wrapped)
+
+    @functools.wraps(inside)
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        return (wrapped if "torch._dynamo" in sys.modules else inside)(self, *args, **options)
+
+    return method
+
+
+class Base(torch.optim.Optimizer):
+    """torch's base class with light methods."""
+
+    add_param_group = _light("add_param_group")
+    zero_grad = _light("zero_grad")
+    state_dict = _light("state_dict")
+    load_state_dict = _light("load_state_dict")

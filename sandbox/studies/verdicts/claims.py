@@ -1,0 +1,197 @@
+"""The paper's 41 claims in few words, and what decides each here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sandbox.studies import f03_transfer, f05_decay, f08_cost
+from sandbox.studies.verdicts.deciders import Better, Close, Decider, Every, Open, Same, Steadier
+from sandbox.studies.verdicts.quantities import AtTrainingLoss, Best, Combined, End, minus, slope, spread
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """number: as in the list of the paper's claims.  text: the claim.  by: what decides it."""
+
+    number: int
+    text: str
+    by: Decider
+
+
+_FIRST_ORDER = ("sgd", "adam", "radam", "adabelief")
+_ADAMS = _FIRST_ORDER[1:]
+
+
+def _accuracy(study: str, part: str, arm: str) -> End:
+    return End(study, part, arm, "test_metric", higher=True)
+
+
+def _training(study: str, part: str, arm: str, share: float = 1.0) -> End:
+    return End(study, part, arm, "train_loss", log=True, share=share)
+
+
+def _toy(arm: str) -> End:
+    return _training("F1", "main", arm)
+
+
+def _toy_seconds(arm: str) -> End:
+    return End("F1", "main", arm, "seconds_a_step", log=True)
+
+
+def _toy_words(arm: str) -> End:
+    return End("F1", "main", arm, "state_words")
+
+
+def _images(arm: str) -> End:
+    return _accuracy("F2", "milestones", arm)
+
+
+def _image_loss(arm: str, share: float = 1.0) -> End:
+    return _training("F2", "milestones", arm, share)
+
+
+def _language(arm: str) -> End:
+    return End("F6", "main", arm, "test_loss")
+
+
+def _translation(arm: str) -> End:
+    return End("F7", "main", arm, "test_metric")
+
+
+def _part(arm: str, part: str = "digits-mlp") -> End:
+    """Rates are chosen by validation loss, so arms are compared by the loss on data that they have not seen either."""
+    return End("F12", part, arm, "test_loss", log=True)
+
+
+def _floors(arm: str) -> End:
+    return _training("F12", "floors", arm)
+
+
+def _seconds(part: str, arm: str) -> End:
+    return End("F8", part, arm, "seconds_a_step", log=True)
+
+
+def _growth(arm: str) -> Combined:
+    return slope(f"slope of {arm}'s time", f08_cost.SIZES, tuple(_seconds(f"n={n}", arm) for n in f08_cost.SIZES))
+
+
+def _words(n: int) -> End:
+    return End("F8", f"n={n}", "apollo", "state_words")
+
+
+def _range(arm: str, part: str) -> Combined:
+    """Over the four rates; at the chosen one γ is the same in both parts."""
+    cells = tuple(_accuracy("F4", "compensated" if a == "1" else part, f"{arm} ×{a}") for a in ("0.2", "1", "2", "10"))
+    return spread(f"range of {arm}", *cells)
+
+
+def _gain(arm: str) -> Combined:
+    return minus(_accuracy("F11", "main", f"{arm} w=100"), _accuracy("F11", "main", f"{arm} w=0"))
+
+
+def _forms(arm: str) -> Combined:
+    return spread(f"{arm}: l2 or decoupled", *(_accuracy("F5", "form", f"{arm} {form}") for form in ("l2", "decoupled")))
+
+
+def _cells(*rates: str) -> Best:
+    names = tuple(a.name for a in f03_transfer.STUDY.parts("cpu")[0].arms if a.name.startswith("apollo"))
+    chosen = tuple(name for name in names if not rates or name.split()[1] in rates)
+    return Best(f"apollo's best of {len(chosen)}", "F3", "main", chosen, "test_metric", "validation_metric", higher=True)
+
+
+def _first_order(quantity: object) -> tuple:
+    return tuple(quantity(arm) for arm in _FIRST_ORDER)  # type: ignore[operator]
+
+
+_COUPLED = Same("F10", ("ε with 1/σ",), ("σ=1", "σ=0.01"), 1e-9)
+_STRENGTHS = tuple(f"γ×{a:g}" for a in f05_decay.SMALL_FACTORS)
+
+CLAIMS = (
+    Claim(1, "Apollo beats SGD and Adam's family in convergence and generalisation on three tasks",
+          Every((Better(_image_loss("apollo"), _first_order(_image_loss)), Better(_images("apollo"), _first_order(_images)),
+                 Better(_language("apollo"), _first_order(_language)),
+                 Better(_translation("apollo"), _first_order(_translation))))),
+    Claim(2, "State and cost of an update are linear in the parameters, as Adam's",
+          Every((Close(_words(f08_cost.SIZES[0]), _words(f08_cost.SIZES[-1]), 0.01),
+                 Close(_growth("apollo"), 1.0, 0.2), Close(_growth("apollo"), _growth("adam"), 0.2)))),
+    Claim(3, "No earlier nonconvex quasi-Newton method consistently beats adaptive methods: SdLBFGS does not beat Adam",
+          Better(_toy("adam"), (_toy("sdlbfgs m=100"),))),
+    Claim(4, "SGD's rate is delicate",
+          Better(_range("adam", "fixed"), (_range("sgd", "fixed"),))),
+    Claim(5, "AdaGrad degrades on dense problems through its growing sum",
+          Better(_part("rmsprop", "sums"), (_part("adagrad", "sums"),))),
+    Claim(6, "Adam's good hyperparameters vary little from task to task",
+          Steadier((("F1", "main"), ("F6", "main"), ("F7", "main")), "adam", "sgd", 0.5)),
+    Claim(7, "Adaptive methods may generalise worse: a higher validation loss at equal training loss",
+          Better(AtTrainingLoss("F2", "milestones", "sgd", _FIRST_ORDER),
+                 tuple(AtTrainingLoss("F2", "milestones", arm, _FIRST_ORDER) for arm in _ADAMS))),
+    Claim(8, "Minibatch gradients can make the Hessian estimate wrong",
+          Open("rows hold no estimates; `apollo-sandbox curvature` compares them with exact diagonals")),
+    Claim(9, "A secant equation over all parameters is too loose; one a parameter tensor is a good compromise",
+          Every((Better(_part("apollo"), (_part("global-secant"),)),
+                 *(Better(_part("apollo"), (_part(f"{scope}-secant"),)) for scope in ("channel", "coordinate"))))),
+    Claim(10, "The stepsize correction reduces variance", Open("rows hold no variance of B over minibatches")),
+    Claim(11, "Averaging gradients is better", Better(_part("apollo"), (_part("no-momentum"),))),
+    Claim(12, "The absolute value is right for negative curvature", Better(_part("apollo"), (_part("max(B, σ)"),))),
+    Claim(13, "Rectification keeps steps bounded: a lower floor hurts at equal η, not at equal η/σ",
+          Every((Better(_floors("apollo"), (_floors("σ=1e-05, η"),)),
+                 Close(_floors("apollo"), _floors("σ=1e-05, η/σ"), 0.01)))),
+    Claim(14, "η and σ matter only through their ratio", _COUPLED),
+    Claim(15, "So only η needs tuning", _COUPLED),
+    Claim(16, "Warm-up helps Apollo, and the others less",
+          Every((Better(_accuracy("F11", "main", "apollo w=100"), (_accuracy("F11", "main", "apollo w=0"),)),
+                 Better(_gain("apollo"), _first_order(_gain))))),
+    Claim(17, "Starting at zero makes d and B too small at first", Open("rows hold the share on the floor, not the size of B")),
+    Claim(18, "The absolute value costs next to nothing: less than 5 % of an update",
+          Close(_seconds("lenet", "apollo"), _seconds("lenet", "apollo max(B, σ)"), 0.05)),
+    Claim(19, "AdaHessian costs much more", Better(_seconds("resnet", "apollo"), (_seconds("resnet", "adahessian"),))),
+    Claim(20, "SdLBFGS needs a history of 100 or more", Better(_toy("sdlbfgs m=100"), (_toy("sdlbfgs m=10"),))),
+    Claim(21, "Apollo beats the first-order methods in speed and accuracy on images",
+          Every((Better(_image_loss("apollo"), _first_order(_image_loss)), Better(_images("apollo"), _first_order(_images))))),
+    Claim(22, "The strength of decay depends on η even when decoupled: Adam's accuracy moves less where γ makes up for η",
+          Better(_range("adam", "compensated"), (_range("adam", "fixed"),))),
+    Claim(23, "With γ made up for, all are robust over a 50-fold range of η but SGD at ten times its rate",
+          Every(tuple(Better(_range(arm, "compensated"), (_range("sgd", "compensated"),))
+                      for arm in ("apollo", "adam", "radam")))),
+    Claim(24, "Adam's quick training comes from weak regularisation: Adam* trains faster and is less accurate",
+          Every((Better(_image_loss("adam*", 0.5), (_image_loss("adam", 0.5),)),
+                 Better(_images("adam"), (_images("adam*"),))))),
+    Claim(25, "Comparisons that leave γ alone mislead: Adam* trains faster than Apollo, Adam slower",
+          Every((Better(_image_loss("adam*"), (_image_loss("apollo"),)),
+                 Better(_image_loss("apollo"), (_image_loss("adam"),))))),
+    Claim(26, "L2 and decoupled decay are close for Apollo, not for Adam", Better(_forms("apollo"), (_forms("adam"),))),
+    Claim(27, "At each strength of decay Apollo trains fastest",
+          Every(tuple(Better(_training("F5", "strength", f"apollo {g}"),
+                             tuple(_training("F5", "strength", f"{arm} {g}") for arm in _FIRST_ORDER)) for g in _STRENGTHS))),
+    Claim(28, "AdaBelief with L2 decay is worse than with decoupled decay",
+          Better(_accuracy("F5", "form", "adabelief decoupled"), (_accuracy("F5", "form", "adabelief l2"),))),
+    Claim(29, "Apollo's hyperparameters carry over to another data set, γ apart: less than 0.6 points are lost",
+          Close(_cells("η×1"), _cells(), 0.006)),
+    Claim(30, "Apollo is slower than Adam and RAdam at first, then faster",
+          Every(tuple(relation for arm in ("adam", "radam") for relation in (
+              Better(_training("F6", "main", arm, 0.125), (_training("F6", "main", "apollo", 0.125),)),
+              Better(_training("F6", "main", "apollo"), (_training("F6", "main", arm),)))))),
+    Claim(31, "Apollo's perplexity is lower than Adam's and RAdam's, AdaBelief's and SGD's",
+          Better(_language("apollo"), _first_order(_language))),
+    Claim(32, "Adam and RAdam have sudden losses in every run, Apollo never",
+          Open("rows hold eight evaluations of a run, not every loss")),
+    Claim(33, "AdaBelief's gain on LSTMs is mainly its ε",
+          Better(End("F6", "epsilon", "adabelief ε=1e-12", "test_loss"),
+                 tuple(End("F6", "epsilon", f"adabelief ε={e}", "test_loss") for e in ("1e-08", "1e-16")))),
+    Claim(34, "SGD is far behind Adam on Transformers", Better(_translation("adam"), (_translation("sgd"),))),
+    Claim(35, "Apollo beats every baseline on a Transformer", Better(_translation("apollo"), _first_order(_translation))),
+    Claim(36, "RAdam needs no warm-up: less than 0.6 points are gained", Close(_gain("radam"), 0.0, 0.006)),
+    Claim(37, "Clipping tensor by tensor suits Apollo better than clipping all gradients together",
+          Better(End("F9", "language", "parameter 0.5", "test_loss"), (End("F9", "language", "global 1", "test_loss"),))),
+    Claim(38, "Apollo beats SdLBFGS in convergence, time and memory",
+          Every(tuple(Better(end("apollo"), (end("sdlbfgs m=100"),)) for end in (_toy, _toy_seconds, _toy_words)))),
+    Claim(39, "σ only rescales η", _COUPLED),
+    Claim(40, "The modified floor makes Apollo invariant to the scale of the loss",
+          Same("F13", ("2^-10", "2^0", "2^10"), ("scale-invariant",))),
+    Claim(41, "The disadvantage of second-order methods grows with model and GPUs", Open("needs several GPUs")),
+)  # fmt: skip
+
+
+def of(study: str) -> list[int]:
+    """Numbers of the claims that a study has a say in."""
+    return [claim.number for claim in CLAIMS if study in claim.by.reads]

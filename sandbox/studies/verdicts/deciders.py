@@ -1,0 +1,226 @@
+"""What a claim comes down to: relations between quantities, and what the rows say of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Protocol
+
+import numpy as np
+from scipy import stats
+
+from sandbox.experiments import statistics
+from sandbox.studies.verdicts.quantities import Missing, Quantity, Rows, Seeds, final
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """says: +1 as claimed, -1 the opposite, 0 neither beyond its 95 % interval.  p: of no difference, two-sided.
+
+    shown: what was compared, the difference and its interval.  of, difference: the quantity and the difference in it, if any.
+    """
+
+    says: int
+    p: float
+    shown: str
+    of: Quantity | None = None
+    difference: statistics.Difference | None = None
+
+    def smallest(self) -> str:
+        """The smallest difference found with 80 % power; "" where there is no such number."""
+        if self.of is None or self.difference is None or self.difference.mean is None:
+            return ""
+        return amount(self.of, statistics.smallest_found(self.difference.spread, self.difference.pairs))
+
+
+class Decider(Protocol):
+    """reads: keys of the studies whose rows it needs.  compared: what they say; raises Missing where they are not there."""
+
+    @property
+    def reads(self) -> set[str]: ...  # noqa: D102
+
+    def compared(self, rows: Rows) -> list[Comparison]: ...  # noqa: D102
+
+
+@dataclasses.dataclass(frozen=True)
+class Better:
+    """`left` is better than every one of `than`: lower, or higher where its quantity says so; beyond the 95 % intervals."""
+
+    left: Quantity
+    than: tuple[Quantity, ...]
+
+    @property
+    def reads(self) -> set[str]:
+        """Of all."""
+        return self.left.reads.union(*(q.reads for q in self.than))
+
+    def compared(self, rows: Rows) -> list[Comparison]:
+        """One of each of `than`."""
+        mine, sign = self.left.values(rows), 1 if self.left.higher else -1
+        found = []
+        for other in self.than:
+            a, b = paired(mine, other.values(rows))
+            d = statistics.paired(a, b)
+            shown = f"{self.left} − {other} {told(self.left, d)}"
+            found.append(Comparison(sign * direction(d, a, b), p_of(d), shown, self.left, d))
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Close:
+    """`left` and `right`, a quantity or a number, differ by less than `margin`: the 95 % interval lies within."""
+
+    left: Quantity
+    right: Quantity | float
+    margin: float
+
+    @property
+    def reads(self) -> set[str]:
+        """Of both."""
+        return self.left.reads if isinstance(self.right, float) else self.left.reads | self.right.reads
+
+    def compared(self, rows: Rows) -> list[Comparison]:
+        """The one."""
+        mine = self.left.values(rows)
+        a, b = paired(mine, dict.fromkeys(mine, self.right) if isinstance(self.right, float) else self.right.values(rows))
+        d = statistics.paired(a, b)
+        right = f"{self.right:g}" if isinstance(self.right, float) else str(self.right)
+        shown = f"{self.left} − {right} {told(self.left, d)}, margin {amount(self.left, self.margin)}"
+        if d.mean is None or d.low is None or d.high is None:
+            return [Comparison(0, 1.0, shown)]
+        within, beyond = -self.margin < d.low and d.high < self.margin, d.low > self.margin or d.high < -self.margin
+        return [Comparison(int(within) - int(beyond), p_of(d), shown, self.left, d)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Same:
+    """Arms (of one part) or one arm (of several parts, its losses divided by 2^k) have equal training losses.
+
+    tolerance: of the relative difference; 0 for bitwise.
+    """
+
+    study: str
+    parts: tuple[str, ...]
+    arms: tuple[str, ...]
+    tolerance: float = 0.0
+
+    @property
+    def reads(self) -> set[str]:
+        """The one study."""
+        return {self.study}
+
+    def compared(self, rows: Rows) -> list[Comparison]:
+        """The largest relative difference to the first, of all evaluations of all runs."""
+        curves = []
+        for part in self.parts:
+            scale = 2.0 ** int(part[2:]) if part.startswith("2^") else 1.0
+            curves += [
+                final(rows, self.study, part, arm).sort("seed", "step")["train_loss"].to_numpy() / scale for arm in self.arms
+            ]
+        gap = max(float(np.max(np.abs(c - curves[0]) / np.abs(curves[0]))) for c in curves[1:])
+        shown = f"largest relative difference of training losses {gap:.2g} over {len(curves[0])} evaluations"
+        return [Comparison(1 if gap <= self.tolerance else -1, 0.0, shown)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Steadier:
+    """The rates chosen for `arm` in several (study, part) spread over fewer decades than those of `than`.
+
+    step: decades between neighbouring rates of a search; what differs by less is not told apart.
+    """
+
+    places: tuple[tuple[str, str], ...]
+    arm: str
+    than: str
+    step: float
+
+    @property
+    def reads(self) -> set[str]:
+        """Of all places."""
+        return {study for study, _ in self.places}
+
+    def compared(self, rows: Rows) -> list[Comparison]:
+        """The one, without an interval: a rate is a point of a grid."""
+        ranges = {}
+        for arm in (self.arm, self.than):
+            rates = [math.log10(final(rows, study, part, arm)["lr"][0]) for study, part in self.places]
+            ranges[arm] = max(rates) - min(rates)
+        gap = ranges[self.than] - ranges[self.arm]
+        shown = " against ".join(f"{width:.2g} decades ({arm})" for arm, width in ranges.items())
+        return [
+            Comparison(int(gap > self.step) - int(gap < -self.step), 0.0, f"best rates of {len(self.places)} tasks: {shown}")
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Every:
+    """All of them."""
+
+    of: tuple[Decider, ...]
+
+    @property
+    def reads(self) -> set[str]:
+        """Of all."""
+        return set().union(*(each.reads for each in self.of))
+
+    def compared(self, rows: Rows) -> list[Comparison]:
+        """All."""
+        return [found for each in self.of for found in each.compared(rows)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Open:
+    """No rows decide it; `why` in a few words."""
+
+    why: str
+
+    @property
+    def reads(self) -> set[str]:
+        """None."""
+        return set()
+
+    def compared(self, rows: Rows) -> list[Comparison]:
+        """Raises Missing always."""
+        raise Missing(self.why)
+
+
+# -- differences -------------------------------------------------------------------------------------------------------
+
+
+def paired(a: Seeds, b: Seeds) -> tuple[list[float], list[float]]:
+    """The numbers of the seeds that both have.  Raises Missing where there is none."""
+    seeds = sorted(set(a) & set(b))
+    if not seeds:
+        raise Missing("no seed is common to both")
+    return [a[seed] for seed in seeds], [b[seed] for seed in seeds]
+
+
+def direction(d: statistics.Difference, a: list[float], b: list[float]) -> int:
+    """The sign of a difference beyond its interval, or of at least three pairs that agree where runs diverged; else 0."""
+    if d.low is None or d.high is None:
+        signs = {(x > y) - (x < y) for x, y in zip(a, b, strict=True)}
+        return signs.pop() if len(signs) == 1 and d.pairs > 2 else 0
+    return int(d.low > 0) - int(d.high < 0)
+
+
+def p_of(d: statistics.Difference) -> float:
+    """Student's two-sided p of no difference, which three pairs can bring below 0.05; of signed ranks where runs diverged."""
+    if d.mean is None:
+        return d.p
+    if not 0 < d.spread < math.inf:
+        return 1.0 if d.mean == 0 or d.pairs < 2 else 0.0
+    return float(2 * stats.t.sf(abs(d.mean) / d.spread * math.sqrt(d.pairs), d.pairs - 1))
+
+
+def told(q: Quantity, d: statistics.Difference) -> str:
+    """A difference with its interval."""
+    if d.mean is None or d.low is None or d.high is None:
+        return f"(runs diverged, n = {d.pairs})"
+    return f"{amount(q, d.mean, '+')} [{amount(q, d.low, '+')}, {amount(q, d.high, '+')}], n = {d.pairs}"
+
+
+def amount(q: Quantity, value: float, sign: str = "") -> str:
+    """A difference of a quantity: per cent of what is logarithmic, points of an accuracy, else the number."""
+    if q.unit == "relative":
+        return f"{100 * math.expm1(min(value, 30.0)):{sign}.3g} %"
+    return f"{100 * value:{sign}.3g} points" if q.unit == "points" else f"{value:{sign}.3g}"

@@ -1,0 +1,121 @@
+"""Cases in which one rank sees something else than the other."""
+
+from __future__ import annotations
+
+import torch
+
+import sandbox
+from sandbox import probes
+from tests.distributed import cases
+
+
+def made(mesh, **options):
+    model = cases.sharded(mesh)
+    return model, sandbox.Optimizer(model.named_parameters(), cases.recipe_of("apollo"), **options)
+
+
+def backward(model, step, rank, world):
+    for p in model.parameters():
+        p.grad = None
+    cases.loss(model, step, rank, world).backward()
+
+
+def raised(call):
+    """The error that a call raises, as (type, text)."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def not_finite(mesh, rank, world):
+    """NaN in the shard of one rank only: both raise, or both skip, and nothing moves."""
+    found = {}
+    for nonfinite in ("raise", "skip"):
+        model, optimizer = made(mesh, nonfinite=nonfinite)
+        cases.train(model, optimizer, range(2), rank, world)
+        before = [p.full_tensor().detach().clone() for p in model.parameters()]
+        backward(model, 2, rank, world)
+        if rank == 1:
+            model.inner.weight.grad.to_local()[0, 0] = float("nan")
+        error = raised(optimizer.step)
+        same = all(torch.equal(p.full_tensor(), q) for p, q in zip(model.parameters(), before, strict=True))
+        found[nonfinite] = error, optimizer.skipped_steps, same
+    return found
+
+
+def differing(mesh, rank, world):
+    """A rank with other hyperparameters, without a gradient, or with an error of its own; then all goes on as if nothing was."""
+    model, optimizer = made(mesh)
+    group, errors = optimizer.param_groups[0], {}
+    cases.train(model, optimizer, range(2), rank, world)
+    backward(model, 2, rank, world)
+    rate, sigma, grad = group["lr"], group["rectifier.sigma"], model.norm.weight.grad
+    group["lr"] = rate * (1 + rank)
+    errors["rate"] = raised(optimizer.step)
+    group["lr"], group["rectifier.sigma"] = rate, -1.0 if rank == 1 else sigma
+    errors["error"] = raised(optimizer.step)
+    group["rectifier.sigma"] = sigma
+    model.norm.weight.grad = None if rank == 1 else grad
+    errors["gradient"] = raised(optimizer.step)
+    model.norm.weight.grad = grad
+    cases.train(model, optimizer, range(2, cases.STEPS), rank, world)
+    return errors, cases.distance(model, cases.alone("apollo")[0])
+
+
+def late_gradients(mesh, rank, world):
+    """A tensor without a gradient in some steps, on all ranks, makes fewer of them."""
+    models = cases.sharded(mesh), cases.network()
+    optimizers = [sandbox.Optimizer(model.named_parameters(), cases.recipe_of("global-secant")) for model in models]
+    for step in range(cases.STEPS):
+        for model, optimizer, mine in zip(models, optimizers, ((rank, world), (0, 1)), strict=True):
+            backward(model, step, *mine)
+            if step in (0, 3):
+                model.norm.weight.grad = None
+            optimizer.step()
+    return cases.distance(*models)
+
+
+def exchanged(mesh, rank, world):
+    """Local tensors that are replaced between two steps, as fully_shard does where a model is moved or loaded."""
+    model, optimizer = made(mesh)
+    cases.train(model, optimizer, range(3), rank, world)
+    before = [p._local_tensor for p in model.parameters()]
+    model._apply(lambda t: t.clone())  # as .to() does
+    assert all(p._local_tensor is not t for p, t in zip(model.parameters(), before, strict=True))
+    cases.train(model, optimizer, range(3, cases.STEPS), rank, world)
+    own = sandbox.Optimizer(list(model.parameters()), cases.recipe_of("apollo"))
+    weights = {name: state.shape for name, state in own.state[model.outer.weight].items() if state.ndim}
+    return cases.distance(model, cases.alone("apollo")[0]), weights
+
+
+def maximized(mesh, rank, world):
+    """maximize=True climbs, and climbs the same on all ranks."""
+    model, single = cases.sharded(mesh), cases.network()
+    for one, mine in ((model, (rank, world)), (single, (0, 1))):
+        optimizer = sandbox.Optimizer(one.parameters(), cases.recipe_of("scale-invariant"), maximize=True)
+        cases.train(one, optimizer, range(3), *mine)
+    return cases.distance(model, single)
+
+
+def refused(mesh, rank, world):
+    """What is not right on parts of tensors."""
+    model, optimizer = made(mesh)
+    optimizer.watch = probes.Watch(["floor_occupancy"])
+    backward(model, 0, rank, world)
+    return {
+        "scripted": raised(lambda: made(mesh, backend="scripted")),
+        "second order": raised(lambda: sandbox.Optimizer(model.parameters(), "adahessian")),
+        "watch": raised(optimizer.step),
+    }
+
+
+CASES = {
+    "not finite": not_finite,
+    "differing": differing,
+    "late gradients": late_gradients,
+    "exchanged": exchanged,
+    "maximized": maximized,
+    "refused": refused,
+}

@@ -1,0 +1,114 @@
+"""A network whose tensors do not divide evenly, trained by one process and by several on parts of the same batches."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import sandbox
+import variants
+from sandbox.blocks import ClipGlobalNorm, ClipParameterNorm
+from tests.distributed.ranks import outcome
+
+STEPS = 6
+CLIPS = {
+    "clip-global-norm": lambda: variants.get("apollo").replace(gradient=(ClipGlobalNorm(max_norm=0.05),)),
+    "clip-parameter-norm": lambda: variants.get("scale-invariant").replace(gradient=(ClipParameterNorm(max_norm=0.01),)),
+}
+FIRST_ORDER = [name for name in variants.names() if not variants.get(name).second_order]
+SECOND_ORDER = [name for name in variants.names() if variants.get(name).second_order]
+CORE = ["apollo", "scale-invariant", "apollo-stable", "global-secant", "channel-secant", "coordinate-secant", "adamw", *CLIPS]
+
+
+def recipe_of(name):
+    """At a tenth of its rate: Apollo's first steps, without a warm-up, would make the network chaotic."""
+    recipe = CLIPS[name]() if name in CLIPS else variants.get(name)
+    return recipe.replace(lr=recipe.lr / 10, name=name)
+
+
+class Network(torch.nn.Module):
+    """Leading sizes 3, 7 (uneven on 2 ranks and on 4), 8 (even) and 1 (on all ranks but the first the shard is empty)."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.inner = torch.nn.Conv1d(1, 3, 2), torch.nn.Linear(12, 7)
+        self.norm, self.even, self.outer = torch.nn.LayerNorm(7), torch.nn.Linear(7, 8), torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = torch.tanh(self.inner(torch.tanh(self.conv(x[:, None])).flatten(1)))
+        return self.outer(torch.tanh(self.even(self.norm(x))))
+
+
+def network():
+    torch.manual_seed(0)
+    return Network().double()
+
+
+def batch(step):
+    draw = torch.Generator().manual_seed(step)
+    return torch.randn(8, 5, dtype=torch.float64, generator=draw), torch.randn(8, 1, dtype=torch.float64, generator=draw)
+
+
+def loss(model, step, rank=0, world=1):
+    """Mean square on this rank's part of the batch of a step."""
+    x, y = batch(step)
+    return (model(x.chunk(world)[rank]) - y.chunk(world)[rank]).square().mean()
+
+
+def sharded(mesh):
+    """The network under fully_shard, its layers each for itself."""
+    model = network()
+    for layer in (model.inner, model.even, model.outer, model):
+        fully_shard(layer, mesh=mesh)
+    return model
+
+
+def train(model, optimizer, steps, rank=0, world=1):
+    for step in steps:
+        optimizer.zero_grad()
+        loss(model, step, rank, world).backward()
+        optimizer.step()
+
+
+def whole(tensor):
+    return tensor.full_tensor().detach() if hasattr(tensor, "full_tensor") else tensor.detach()
+
+
+def distance(one, two):
+    """max |θ - θ'| over all tensors."""
+    return max(float((whole(p) - whole(q)).abs().max()) for p, q in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def alone(name, steps=STEPS, **options):
+    """One process on the whole batches."""
+    model = network()
+    optimizer = sandbox.Optimizer(model.named_parameters(), recipe_of(name), **options)
+    train(model, optimizer, range(steps))
+    return model, optimizer
+
+
+def compared(name, model, rank, world, steps=STEPS, **options):
+    """Error against one process, distance from the start, and collectives of the optimizer a step."""
+    optimizer = sandbox.Optimizer(model.named_parameters(), recipe_of(name), **options)
+    train(model, optimizer, range(1), rank, world)
+    ranks = optimizer._ranks([recipe_of(name)])  # what it counts
+    before = ranks.collectives
+    train(model, optimizer, range(1, steps), rank, world)
+    made = (ranks.collectives - before) / (steps - 1)
+    single, _ = alone(name, steps)
+    return {"error": distance(model, single), "moved": distance(single, network()), "collectives": made}
+
+
+def equality(rank, world, names, backend):
+    """Each recipe under fully_shard against one process."""
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("shard",))
+    return {name: outcome(lambda name=name: compared(name, sharded(mesh), rank, world, backend=backend)) for name in names}
+
+
+def agree(value):
+    """Whether a tensor is the same, bit for bit, on all ranks."""
+    found = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, value.contiguous())
+    return all(torch.equal(found[0], other) for other in found)

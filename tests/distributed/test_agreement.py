@@ -1,0 +1,45 @@
+"""What is wrong on one rank is wrong on all: they raise together, nothing has changed, and nobody waits for anybody."""
+
+
+def test_nan_on_one_rank(two_ranks):
+    for found in two_ranks:
+        error, skipped, same = found["not finite"]["raise"]
+        assert error[0] == "FloatingPointError"
+        assert "'inner.weight'" in error[1]
+        assert (skipped, same) == (0, True)
+        assert found["not finite"]["skip"] == (None, 1, True)
+
+
+def test_a_rank_that_differs_stops_all(two_ranks):
+    (first, error), (second, again) = (found["differing"] for found in two_ranks)
+    assert "ranks 0 and 1 have other rates, hyperparameters or step counts: 0.001 and 0.002" in first["rate"][1]
+    assert first["rate"] == second["rate"]
+    assert second["error"][0] == "ValueError"
+    assert "sigma must lie in (0, inf), got -1" in second["error"][1]
+    assert first["error"][0] == "RuntimeError"
+    assert "rank 1 failed: ValueError: " in first["error"][1]
+    assert "ranks 0 and 1 do not make the same step" in first["gradient"][1]
+    assert first["gradient"] == second["gradient"]
+    # and afterwards they train on as if nothing had been: rounding, see test_equality
+    assert max(error, again) <= 1e-12
+
+
+def test_lives_of_shards(two_ranks):
+    """float64 against one process; 1e-12 as in test_equality."""
+    for found in two_ranks:
+        assert found["late gradients"] <= 1e-12
+        assert found["maximized"] <= 1e-12
+        assert found["exchanged"][0] <= 1e-12
+
+
+def test_states_are_as_small_as_shards(two_ranks):
+    assert two_ranks[0]["exchanged"][1] == {"moment.m": (1, 8), "curvature.B": (1, 8)}
+    assert two_ranks[1]["exchanged"][1] == {"moment.m": (0, 8), "curvature.B": (0, 8)}
+
+
+def test_what_is_not_right_is_refused(two_ranks):
+    for found in two_ranks:
+        refused = found["refused"]
+        assert "'scripted' has no sums over several ranks" in refused["scripted"][1]
+        assert "Hessian-vector products, which no rank can form" in refused["second order"][1]
+        assert "Watch sees whole tensors" in refused["watch"][1]

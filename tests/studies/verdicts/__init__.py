@@ -1,0 +1,1 @@
+"""Quantities, deciders, verdicts."""
