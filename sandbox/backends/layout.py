@@ -25,6 +25,7 @@ WIDTH = 128  # entries of an arena's row: eight cache lines of float32, little p
 _OPERATORS = torch.library.Library("apollo_sandbox", "DEF")
 _OPERATORS.define("spread(Tensor s, Tensor owner) -> Tensor")
 _OPERATORS.define("hold(Tensor s) -> Tensor")
+_OPERATORS.define("kept(Tensor x) -> Tensor")
 _OPERATORS.define("segments(Tensor x, Tensor lengths, str reduce) -> Tensor")
 _OPERATORS.define("rows(Tensor x, Tensor valid, str reduce) -> Tensor")
 _OPERATORS.define("reduced(Tensor x, str op, str over) -> Tensor")
@@ -53,6 +54,7 @@ def _reduced(x: Tensor, op: str, over: str) -> Tensor:
 
 _OPERATORS.impl("spread", _spread, "CompositeExplicitAutograd")
 _OPERATORS.impl("hold", _hold, "CompositeExplicitAutograd")
+_OPERATORS.impl("kept", _hold, "CompositeExplicitAutograd")
 _OPERATORS.impl("segments", _segments, "CompositeExplicitAutograd")
 _OPERATORS.impl("rows", _rows, "CompositeExplicitAutograd")
 _OPERATORS.impl("reduced", _reduced, "CompositeExplicitAutograd")
@@ -130,9 +132,17 @@ class Arena:
             return torch.ops.apollo_sandbox.spread(s, self.rows.owner)[:, None]
         return s.index_select(0, self.rows.owner)[:, None]
 
+    def kept(self, x: Tensor) -> Tensor:
+        """x, written down in a compiled graph."""
+        return torch.ops.apollo_sandbox.kept(x) if self.opaque else x
+
 
 class Held(scope.OneTensor):
     """The scope of a whole tensor in a compiled graph."""
+
+    def kept(self, x: Tensor) -> Tensor:
+        """x, written down."""
+        return torch.ops.apollo_sandbox.kept(x)
 
     def spread(self, s: Tensor) -> Tensor:
         """s, computed once."""
@@ -141,6 +151,8 @@ class Held(scope.OneTensor):
 
 class HeldChannels(scope.Channel):
     """Each row of a matrix in a compiled graph."""
+
+    kept = Held.kept
 
     def spread(self, s: Tensor) -> Tensor:
         """s, computed once."""
