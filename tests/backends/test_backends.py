@@ -19,7 +19,7 @@ import variants
 from sandbox.backends import exported, kernels, pieces, places
 from sandbox.blocks import ClipGlobalNorm, ClipValue, Decoupled, L2Decay, Stable
 from sandbox.forms import toml
-from tests.light import NAMES, light
+from tests.light import light
 from tests.outside_blocks import Halfway, MeanAbsolute, Remembering
 from tests.problem import MIXED as SHAPES
 from tests.problem import STEPS, Torchs
