@@ -158,7 +158,7 @@ def test_l2_decay_is_part_of_the_pair():
 
 
 @pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
-@pytest.mark.parametrize("recipe", [AGAIN, EXACT], ids=["again", "exact"])
+@pytest.mark.parametrize("recipe", [AGAIN, EXACT, variants.get("sophia-g")], ids=["again", "exact", "sophia-g"])
 def test_backends_and_checkpoints(recipe, backend):
     """The eager path of an uninterrupted run; at the fifth step the run goes on from a checkpoint (1e-9: 10 steps of rounding)."""
     ends = []

@@ -15,7 +15,7 @@ import sandbox
 import variants
 from sandbox.blocks import EMA, AdamWDecay, ClipGlobalNorm, Decoupled, L2Decay, SoftAbsolute
 from sandbox.recipe import Recipe
-from tests.light import light
+from tests.light import NAMES, light
 from tests.problem import SHAPES, Problem
 
 
@@ -390,7 +390,7 @@ def through_a_file(state_dict):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", variants.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_checkpoints_are_exact(name, dtype):
     """Resumed from a file, a run is bitwise the run that was not interrupted."""
     model, again = network(dtype=dtype), network(seed=5, dtype=dtype)
