@@ -169,6 +169,26 @@ class Every:
 
 
 @dataclasses.dataclass(frozen=True)
+class Given:
+    """`then`, where the rows say all of `premise`; else nothing is tested, for the reason `otherwise`."""
+
+    premise: Decider
+    then: Decider
+    otherwise: str
+
+    @property
+    def reads(self) -> set[str]:
+        """Of both."""
+        return self.premise.reads | self.then.reads
+
+    def compared(self, rows: Rows) -> list[Comparison]:
+        """What decides, if the premise is met."""
+        if any(c.says <= 0 for c in self.premise.compared(rows)):
+            raise Missing(self.otherwise)
+        return self.then.compared(rows)
+
+
+@dataclasses.dataclass(frozen=True)
 class Open:
     """No rows decide it; `why` in a few words."""
 

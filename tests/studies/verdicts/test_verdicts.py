@@ -14,7 +14,7 @@ from sandbox.studies import report
 from sandbox.studies.run import run
 from sandbox.studies.verdicts import claims
 from sandbox.studies.verdicts.claims import CLAIMS, Claim
-from sandbox.studies.verdicts.deciders import Better, Close, Every, Open, Same, Steadier, p_of
+from sandbox.studies.verdicts.deciders import Better, Close, Every, Given, Open, Same, Steadier, p_of
 from sandbox.studies.verdicts.judge import HOLDS, NOT, UNDECIDED, UNTESTED, judge
 from sandbox.studies.verdicts.quantities import Best, Combined, End
 from tests.studies.verdicts.rows import rows_of
@@ -97,6 +97,14 @@ def test_every_is_decided_by_one_that_speaks_against_whatever_is_missing():
     assert found.because.startswith("F6 main has no runs of x; F6: a − b -1.01")
 
 
+def test_nothing_is_tested_where_the_premise_is_not_met():
+    premise, then = Better(end("a"), (end("b"),)), Better(end("b"), (end("c"),))
+    table = rows(a=A, b=B, c=[0.5, 0.61, 0.72])
+    assert verdict(Given(premise, then, "b is not worse"), table).verdict == NOT
+    found = verdict(Given(Better(end("b"), (end("a"),)), then, "b is not better"), table)
+    assert (found.verdict, found.because) == (UNTESTED, "b is not better")
+
+
 def test_rates_that_move_less():
     def table(**rates):
         shared = {"study": "F6", "role": "final"}
@@ -143,6 +151,8 @@ def ends(q):
 
 
 def read(by):
+    if isinstance(by, Given):
+        return read(by.premise) | read(by.then)
     if isinstance(by, Every):
         return {each for part in by.of for each in read(part)}
     if isinstance(by, Better):
