@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from torch.utils import _pytree as pytree
 
 from sandbox import parts, scope, suggest
 from sandbox.blocks import (
+    COLUMNS,
     ELEMENT,
     EMA,
+    LEFT,
+    RIGHT,
+    ROWS,
     SCOPE,
+    SQUARE,
     AbsoluteFloor,
     Averaging,
     Block,
@@ -73,6 +79,10 @@ class Composition:
                 raise TypeError(parts.misfit(slot, block))
         if self.scope not in scope.NAMES:
             raise ValueError(suggest.unknown("scope", str(self.scope), scope.NAMES))
+        if self.alone and self.scope == "global":
+            raise ValueError("scope 'global' makes one vector of all tensors; a block whose state is a matrix takes them apart")
+        if self.matrix and SQUARE in self.state_kinds().values():
+            raise ValueError("a block that takes tensors as matrices and one with a SQUARE state do not go together")
         self._check_needs()
 
     def _check_needs(self) -> None:
@@ -158,6 +168,16 @@ class Composition:
         """Whether a step needs a Hessian-vector product."""
         return any("hessian" in block.needs for _, block in self.blocks())
 
+    @functools.cached_property
+    def matrix(self) -> bool:
+        """Whether some block takes tensors as matrices."""
+        return any(block.matrix for _, block in self.blocks())
+
+    @functools.cached_property
+    def alone(self) -> bool:
+        """Whether each tensor needs a layout of its own, since some block has matrices."""
+        return self.matrix or SQUARE in self.state_kinds().values()
+
     def state_kinds(self) -> dict[str, str]:
         """Name -> kind of shape of every state tensor, the `host_names` apart."""
         kinds = {f"{path}.{name}": kind for path, block in self.blocks() for name, kind in block.state.items()}
@@ -174,6 +194,26 @@ class Composition:
         """State words a parameter."""
         few = SCOPE if self.scope == "coordinate" else ELEMENT
         return sum(kind in (ELEMENT, few) for kind in self.state_kinds().values())
+
+    def words(self, shapes: Iterable[Sequence[int]]) -> float:
+        """State words a parameter of tensors of these shapes: `state_words`, and what blocks keep of rows and columns."""
+        sizes = [(shape[0] if shape else 1, math.prod(shape[1:])) for shape in shapes]
+        held = sum(self._factor_words(m, n) for m, n in sizes)
+        return self.state_words + held / max(sum(m * n for m, n in sizes), 1)
+
+    def _factor_words(self, m: int, n: int) -> int:
+        each = {ROWS: m, COLUMNS: n, LEFT: m * m, RIGHT: n * n, SQUARE: (m * n) ** 2}
+        return sum(each.get(kind, 0) for kind in self.state_kinds().values())
+
+    @property
+    def words_text(self) -> str:
+        """State words a parameter as text; of an (m, n) matrix where they depend on its shape."""
+        each = {LEFT: "m/n", RIGHT: "n/m", ROWS: "1/n", COLUMNS: "1/m", SQUARE: "mn"}
+        kinds = list(self.state_kinds().values())
+        counts = {text: kinds.count(kind) for kind, text in each.items() if kind in kinds}
+        return " + ".join(
+            [str(self.state_words), *(f"{count if count > 1 else ''} {text}".strip() for text, count in counts.items())]
+        )
 
     def structure(self) -> dict[str, str]:
         """Slot -> its block without numbers: two recipes of equal structure differ only in numbers."""

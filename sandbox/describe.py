@@ -60,10 +60,15 @@ def _escape(text: str) -> str:
     return re.sub(r"([_#%&$])", r"\\\1", text)
 
 
+def words(recipe: Any) -> str:
+    """What a recipe keeps, for its head line."""
+    return f"{recipe.words_text} words of state a parameter" + (" of an (m, n) matrix" if recipe.matrix else "")
+
+
 def text(recipe: Any) -> str:
     """The algorithm of a `Recipe`, a line a slot, with its hyperparameters at the right."""
     stored = "d stored" if recipe.stores_direction else "d recomputed from it" if recipe.uses_direction else "d not needed"
-    head = f"{recipe.name}: {recipe.state_words} words of state a parameter ({stored}), scope {recipe.scope}"
+    head = f"{recipe.name}: {words(recipe)} ({stored}), scope {recipe.scope}"
     rows = [("", "g = ∇f(θ)", "t = 1, 2, …")]
     for slot, block, equation in _equations(recipe, latex=False):
         rows.append((slot, equation, ", ".join(hyperparameters(block))))
@@ -99,5 +104,5 @@ def markdown(recipe: Any) -> str:
         rows.append(f"&{equation}" + (rf" &&\quad {values}" if values else ""))
     rows.append(rf"&\eta = {_latex_number(recipe.lr)}")
     body = " \\\\\n".join(rows)
-    head = f"**{recipe.name}** ({recipe.state_words} words of state a parameter, scope {recipe.scope})"
+    head = f"**{recipe.name}** ({words(recipe)}, scope {recipe.scope})"
     return f"{head}\n\n$$\n\\begin{{aligned}}\n{body}\n\\end{{aligned}}\n$$"

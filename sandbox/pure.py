@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sandbox import kernel, parts, scope
-from sandbox.blocks import ELEMENT, SCOPE
+from sandbox.blocks import COLUMNS, ELEMENT, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE
 from sandbox.composition import Composition
 
 
@@ -31,13 +31,29 @@ def init(recipe: Composition, p: Tensor) -> dict[str, Tensor]:
     for name, kind in recipe.state_kinds().items():
         zeros = torch.zeros(state_shape(recipe, kind, p), dtype=state_dtype(p.dtype), device=p.device)
         value = initial.get(name, 0.0)
+        if kind in QUADRATIC and (isinstance(value, Tensor) or value):
+            value = value * torch.eye(zeros.shape[0], dtype=zeros.dtype, device=p.device)
         state[name] = zeros + value if isinstance(value, Tensor) or value else zeros
     return state
 
 
 def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
     """Shape of a state of this kind for the tensor `p`."""
-    return tuple(p.shape) if kind == ELEMENT else scope.shape_of(recipe.scope, p) if kind == SCOPE else ()
+    if kind == SCOPE:
+        return scope.shape_of(recipe.scope, p)
+    (m, n), N = scope.matrix(p), p.numel()
+    shapes = {ELEMENT: tuple(p.shape), ROWS: (m, 1), COLUMNS: (1, n), LEFT: (m, m), RIGHT: (n, n), SQUARE: (N, N)}
+    return shapes.get(kind, ())
+
+
+def laid(recipe: Composition, p: Tensor, state: kernel.State) -> kernel.State:
+    """The blocks' state of a tensor as a step takes it: what has a number a coordinate as a matrix, if the recipe wants one."""
+    if not recipe.matrix:
+        return {name: state[name] for name in recipe.state_kinds()}
+    m, n = scope.matrix(p)
+    few = {"channel": (m, 1), "coordinate": (m, n)}.get(recipe.scope, ())
+    shapes = {ELEMENT: (m, n), SCOPE: few}
+    return {name: state[name].reshape(shapes.get(kind, state[name].shape)) for name, kind in recipe.state_kinds().items()}
 
 
 def update(
@@ -98,8 +114,13 @@ def together(
     wide: list[list[Any]] = [[None if v is None else v.to(dtype) for v in row] for row in (params, grads, hessians)]
     if len(params) == 1:
         (theta,), (g,), (h,) = wide
-        state, within = {name: states[0][name] for name in kinds}, scope.of_tensor(recipe.scope)
+        state, within = laid(recipe, params[0], states[0]), scope.of_tensor(recipe.scope)
+        if recipe.matrix:
+            theta, g, h = (None if v is None else v.reshape(scope.matrix(params[0])) for v in (theta, g, h))
         new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, h, observe)
+        if recipe.matrix:
+            theta = theta.reshape(params[0].shape)
+            new = {name: value.reshape(states[0][name].shape) for name, value in new.items()}
         return [(new, theta.to(params[0].dtype))]
     layout = scope.Joined(params)
     theta, g = layout.pack(wide[0]), layout.pack(wide[1])

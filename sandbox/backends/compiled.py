@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sandbox import scope
-from sandbox.backends import graph, layout, places
+from sandbox.backends import eager, graph, layout, places
 from sandbox.backends.base import Cohort, Step, totals
 from sandbox.backends.kernels import kernel_of
 from sandbox.backends.places import Large, Small, make_views
@@ -68,9 +68,12 @@ class Plan:
         self.numbers = {(dtype, device): torch.zeros(length, dtype=dtype, device=device) for dtype, device in kinds}
         self.norms = {key: [torch.zeros(1, dtype=key[0], device=key[1])] * self.recipe.needs_norm for key in kinds}
         self.large: list[Large] = []
+        self.eagerly: list[list[int]] = []  # matrices of one row or column: a graph would take the 1 for a constant
         small: dict[Any, list[int]] = {}
         for i, (p, g) in enumerate(zip(cohort.params, step.grads, strict=True)):
-            if self._is_large(p):
+            if self.recipe.alone and min(scope.matrix(p) if self.recipe.matrix else (p.numel(),)) < 2:
+                self.eagerly.append([i])
+            elif self._is_large(p):
                 self._add_large(cohort, i, p, g)
             else:
                 small.setdefault((state_dtype(p.dtype), p.device), []).append(i)
@@ -89,13 +92,15 @@ class Plan:
     # -- building ----------------------------------------------------------------------------------------------------
 
     def _is_large(self, p: Tensor) -> bool:
+        if self.recipe.alone:
+            return True
         if (
             p.numel() < places.LARGE.get(p.device.type, places.LARGE["cuda"])
             or self.recipe.scope == "global"
             or not p.is_contiguous()
         ):
             return False
-        return layout.kind_of(self.recipe.scope, p) == "whole" or (p.shape[0] > 1 and p.numel() > p.shape[0])
+        return layout.kind_of(self.recipe, p) == "whole" or (p.shape[0] > 1 and p.numel() > p.shape[0])
 
     def _signature(self, kind: str, theta: Tensor, grad: torch.dtype, width: int = 0) -> graph.Signature:
         dtype = state_dtype(theta.dtype)
@@ -104,19 +109,21 @@ class Plan:
         )
 
     def _add_large(self, cohort: Cohort, i: int, p: Tensor, g: Tensor) -> None:
-        kind = layout.kind_of(self.recipe.scope, p)
+        kind = layout.kind_of(self.recipe, p)
         kernel = kernel_of(self.recipe, self._signature(kind, p, g.dtype), step_only=False, mode=self.mode)
         states = []
         for name, shape in self.recipe.state_kinds().items():
             # a model may have been cast: the graph reads states in the precision in which it computes
             value = cohort.states[i][name].to(p.device, state_dtype(p.dtype))
-            value = value.contiguous() if shape in (ELEMENT, SCOPE) else value
+            value = value.contiguous()
             cohort.replace_state(i, name, value)
             if shape in (ELEMENT, SCOPE) and value.ndim:
                 value = layout.flatten(kind, value)
             states.append(value if value.ndim else value.view(1))
         key = state_dtype(p.dtype), p.device
-        self.large.append(Large(i, kind, p, g.dtype, states, self.numbers[key], self.norms[key], kernel.run_for(p)))
+        self.large.append(
+            Large(i, kind, p, g.dtype, states, self.numbers[key], self.norms[key], kernel.run_for(p), self.recipe.alone)
+        )
 
     def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
         recipe, params = self.recipe, [cohort.params[i] for i in indices]
@@ -191,7 +198,8 @@ class Plan:
             torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
         if not check:
             return []
-        return [small.g.sum() for small in self.small] + totals([step.grads[large.index] for large in self.large])
+        others = [large.index for large in self.large] + [i for (i,) in self.eagerly]
+        return [small.g.sum() for small in self.small] + totals([step.grads[i] for i in others])
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes the step that was loaded."""
@@ -199,6 +207,8 @@ class Plan:
             large.step(step.grads[large.index], step.hessians[large.index])
         for small in self.small:
             self._run_arena(small, step)
+        if self.eagerly:
+            eager.advance(cohort, step, self.eagerly)
 
     def _run_arena(self, small: Small, step: Step) -> None:
         extra = list(small.norm)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from sandbox import kernel, pure
@@ -20,16 +22,21 @@ class Eager:
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of every tensor of the cohort."""
-        exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
         everything = list(range(len(cohort.params)))
-        for members in [everything] if step.recipe.scope == "global" else [[i] for i in everything]:
-            p = cohort.params[members[0]]
-            key = pure.state_dtype(p.dtype), p.device
-            if key not in prepared:
-                prepared[key] = exact.to(*key)
-            rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
-            after = pure.together(step.recipe, prepared[key], rows, step.norm)
-            for i, (state, theta) in zip(members, after, strict=True):
-                old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
-                for tensor, value in zip(old, kernel.dealias(old, [theta, *state.values()]), strict=True):
-                    tensor.copy_(value)
+        advance(cohort, step, [everything] if step.recipe.scope == "global" else [[i] for i in everything])
+
+
+def advance(cohort: Cohort, step: Step, leaves: Sequence[Sequence[int]]) -> None:
+    """One step of some tensors of a cohort, by their places in it; those of one leaf share a scope."""
+    exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
+    for members in leaves:
+        p = cohort.params[members[0]]
+        key = pure.state_dtype(p.dtype), p.device
+        if key not in prepared:
+            prepared[key] = exact.to(*key)
+        rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
+        after = pure.together(step.recipe, prepared[key], rows, step.norm)
+        for i, (state, theta) in zip(members, after, strict=True):
+            old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
+            for tensor, value in zip(old, kernel.dealias(old, [theta, *state.values()]), strict=True):
+                tensor.copy_(value)

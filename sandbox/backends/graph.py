@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from sandbox import kernel, suggest
 from sandbox.backends import layout
-from sandbox.blocks import ELEMENT, SCOPE, TENSOR
+from sandbox.blocks import COLUMNS, ELEMENT, LEFT, RIGHT, ROWS, SCOPE, SQUARE, TENSOR
 from sandbox.recipe import Recipe
 
 # Tracing and compiling change what belongs to the whole process: one thread at a time.
@@ -150,10 +150,14 @@ def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor
         return size if size != leaves else size + 101
 
     owners, scopes = other(_OWNERS), other(_OWNERS if joint else _SCOPES)
+    kinds = recipe.state_kinds()
     length = {"arena": other(_ROWS * scale), "channels": other(_CHANNELS * scale)}.get(kind, other(_LENGTH * scale))
-    shape = {"arena": (length, signature.width), "channels": (length, other(_REST))}.get(kind, (length,))
+    length = other(_LENGTH) if SQUARE in kinds.values() else length
+    m, n = sorted((other(_CHANNELS), other(_REST)), reverse=kind == "tall")
+    matrices = {"channels": (length, other(_REST)), "wide": (m, n), "tall": (m, n)}
+    shape = {"arena": (length, signature.width), **matrices}.get(kind, (length,))
     # a number of a whole tensor has shape (1,): what Inductor writes to a 0-d CPU tensor of float64 is lost
-    each = {"arena": (scopes,), "channels": (shape[0], 1)}.get(kind, (1,))
+    each = (scopes,) if kind == "arena" else (shape[0], 1) if signature.scope == "channel" else (1,)
     if signature.scope == "coordinate" or (signature.scope == "channel" and kind == "whole"):
         each = shape
 
@@ -164,6 +168,7 @@ def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor
         return [owner, lengths, torch.full((length,), signature.width, dtype=torch.int32, device=device)]
 
     shapes = {ELEMENT: shape, SCOPE: each, TENSOR: (owners,) if kind == "arena" else (1,)}
+    shapes |= {ROWS: (m, 1), COLUMNS: (1, n), LEFT: (m, m), RIGHT: (n, n), SQUARE: (length, length)}
     numbers = filled((leaves,), signature.dtype if signature.evaluated else torch.float64)
     inputs = [numbers]
     if kind == "arena":
@@ -171,7 +176,7 @@ def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor
     inputs += [filled(shape, signature.theta), filled(shape, signature.grad)]
     inputs += [filled((1,), signature.dtype)] if recipe.needs_norm else []
     inputs += [filled(shape, signature.grad)] if recipe.second_order else []
-    return inputs + [filled(shapes[k], signature.dtype) for k in recipe.state_kinds().values()]
+    return inputs + [filled(shapes[k], signature.dtype) for k in kinds.values()]
 
 
 def write_step_only(graph: GraphModule) -> bool:

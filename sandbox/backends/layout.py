@@ -2,6 +2,8 @@
 
     whole      one tensor as a vector (n,); the tensor is the scope
     channels   one tensor as a matrix (channels, rest); each row is a scope
+    tall       one tensor as a matrix (m, n) with m > n, for blocks that take matrices
+    wide       one with m ≤ n
     arena      many tensors as (rows, width), each padded to whole rows; `owner[row]` names its tensor.  A scope's sum is the
                sums of its rows, then of neighbouring rows of one owner: the same order every time, so deterministic
 
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from sandbox import scope
+from sandbox.composition import Composition
 
 WIDTH = 128  # entries of an arena's row: eight cache lines of float32, little padding for small tensors
 
@@ -120,14 +123,17 @@ class HeldChannels(scope.Channel):
         return torch.ops.apollo_sandbox.hold(s)
 
 
-def kind_of(scope_name: str, p: Tensor) -> str:
-    """The layout in which a tensor is a leaf of its own: "channels" or "whole"."""
-    return "channels" if scope_name == "channel" and p.ndim > 1 else "whole"
+def kind_of(recipe: Composition, p: Tensor) -> str:
+    """The layout in which a tensor is a leaf of its own."""
+    if recipe.matrix:
+        m, n = scope.matrix(p)
+        return "tall" if m > n else "wide"
+    return "channels" if recipe.scope == "channel" and p.ndim > 1 else "whole"
 
 
 def flatten(kind: str, x: Tensor) -> Tensor:
     """`x` (contiguous) in the layout `kind`, without a copy."""
-    return x.view(x.shape[0], -1) if kind == "channels" else x.view(-1)
+    return x.view(-1) if kind == "whole" else x.view(x.shape[0] if x.ndim else 1, -1)
 
 
 def scopes(kind: str, name: str, rows: tuple[Rows, Rows] | None, *, opaque: bool) -> tuple[scope.Scope, scope.Scope]:
@@ -140,10 +146,10 @@ def scopes(kind: str, name: str, rows: tuple[Rows, Rows] | None, *, opaque: bool
     tensor: scope.Scope = Held() if opaque else scope.OneTensor()
     if name == "coordinate":
         return tensor, scope.Coordinate()
-    if kind == "channels":
-        return tensor, HeldChannels() if opaque else scope.Channel()
-    # a vector's channels are its coordinates
-    return tensor, scope.Coordinate() if name == "channel" else tensor
+    if name == "channel":
+        # a vector's channels are its coordinates
+        return tensor, scope.Coordinate() if kind == "whole" else HeldChannels() if opaque else scope.Channel()
+    return tensor, tensor
 
 
 def channel_sizes(p: Tensor) -> list[int]:

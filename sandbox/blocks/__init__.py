@@ -2,8 +2,15 @@
 
 from sandbox.blocks.averaging import NoAveraging, RunningMaximum
 from sandbox.blocks.base import (
+    COLUMNS,
     ELEMENT,
+    LEFT,
+    OF_MATRICES,
+    QUADRATIC,
+    RIGHT,
+    ROWS,
     SCOPE,
+    SQUARE,
     TENSOR,
     Block,
     Flow,
@@ -43,9 +50,16 @@ from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, 
 from sandbox.blocks.solve import ClipEach, Divide, Sign
 
 __all__ = [
+    "COLUMNS",
     "ELEMENT",
     "EMA",
+    "LEFT",
+    "OF_MATRICES",
+    "QUADRATIC",
+    "RIGHT",
+    "ROWS",
     "SCOPE",
+    "SQUARE",
     "TENSOR",
     "AbsoluteFloor",
     "AdamWDecay",

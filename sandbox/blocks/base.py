@@ -21,8 +21,10 @@ A block sits in a slot.  In a step, it is called once, in this order of its meth
 
 A block acts coordinate by coordinate.  What it needs of a whole tensor or scope it gets by `x.tensor` and `x.scope` (sum, amax,
 mean, then spread), never by torch's own reductions, and it takes no shape and counts no entries: a backend may hand it one
-tensor, one as a vector, or many in one buffer with room between them.  A graph is tried against the pure update before it is
-used, and refused with the reason where they differ.
+tensor, one as a vector, or many in one buffer with room between them.  Only a block with a state of `OF_MATRICES`, or with
+`matrix = True`, gets each tensor as a matrix (m, n), a vector as one column, and may use the products of matrices; one with a
+SQUARE state may take each tensor as a vector.  A graph is tried against the pure update before it is used, and refused with the
+reason where they differ.
 
 Because `read` needs nothing else, last step's output can be computed again from the state: that is how a recipe recalls
 its direction d without storing it.  The hyperparameters of a block with a `read` of its own are kept in the state as they were
@@ -47,8 +49,14 @@ from sandbox import suggest
 from sandbox.blocks.number import is_number, number, show, validated
 from sandbox.scope import Scope
 
-# Shapes that a state may have: one number a coordinate, one a scope, one a tensor.
+# Shapes that a state may have: one number a coordinate, one a scope, one a tensor;
 ELEMENT, SCOPE, TENSOR = "element", "scope", "tensor"
+# for a tensor as an (m, n) matrix, m = shape[0]: (m, 1), (1, n), (m, m), (n, n);  for one of N entries: (N, N).
+ROWS, COLUMNS, LEFT, RIGHT, SQUARE = "rows", "columns", "left", "right", "square"
+
+KINDS = (ELEMENT, SCOPE, TENSOR, ROWS, COLUMNS, LEFT, RIGHT, SQUARE)
+OF_MATRICES = (ROWS, COLUMNS, LEFT, RIGHT)
+QUADRATIC = (LEFT, RIGHT, SQUARE)
 
 T = TypeVar("T")
 
@@ -86,8 +94,9 @@ class Flow:
 class Block:
     """Base of all blocks; see the module's docstring.
 
-    Class attributes: `slots` (where it fits), `state` (name -> ELEMENT, SCOPE or TENSOR), `needs` (fields of Flow
-    that must exist: "d_old", "g_old", "y", "hessian", "grad_norm"), `recalls` (its output comes again from its state),
+    Class attributes: `slots` (where it fits), `state` (name -> one of `KINDS`), `matrix` (it takes tensors as matrices),
+    `needs` (fields of Flow that must exist: "d_old", "g_old", "y", "hessian", "grad_norm"), `recalls` (its output comes again
+    from its state),
     `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """
@@ -100,6 +109,11 @@ class Block:
     latex: ClassVar[str] = ""
 
     @property
+    def matrix(self) -> bool:
+        """Whether it takes each tensor as an (m, n) matrix."""
+        return any(kind in OF_MATRICES for kind in self.state.values())
+
+    @property
     def text(self) -> str:
         """The block's equation: the first line of its docstring, up to the source, which follows after three spaces."""
         return (inspect.getdoc(type(self)) or type(self).__name__).splitlines()[0].partition("   ")[0].rstrip(".")
@@ -109,7 +123,7 @@ class Block:
         return self.latex if latex else self.text
 
     def initial(self, name: str) -> Any:
-        """Value of the state `name` before the first step."""
+        """Value of the state `name` before the first step; of one of `QUADRATIC` kind, times the identity."""
         return 0.0
 
     def coefficients(self, t: Any) -> dict[str, Any]:
@@ -149,13 +163,13 @@ class Block:
 
 def _check_names(made: Block) -> None:
     """Raises ValueError for an unknown kind of state, an unknown need, or a state named as a field."""
-    kinds, needs = (ELEMENT, SCOPE, TENSOR), [f.name for f in dataclasses.fields(Flow)]
+    needs = [f.name for f in dataclasses.fields(Flow)]
     fields = {f.name for f in dataclasses.fields(made)}  # type: ignore[arg-type]
     for name, kind in made.state.items():
         if name in fields:
             raise ValueError(f"{type(made).__name__}: a state and a field must not share the name {name!r}")
-        if kind not in kinds:
-            raise ValueError(f"{type(made).__name__}: state {name!r}: {suggest.unknown('kind of state', str(kind), kinds)}")
+        if kind not in KINDS:
+            raise ValueError(f"{type(made).__name__}: state {name!r}: {suggest.unknown('kind of state', str(kind), KINDS)}")
     for need in made.needs:
         if need not in needs:
             raise ValueError(f"{type(made).__name__}: {suggest.unknown('need', str(need), needs)}")
@@ -235,5 +249,5 @@ def broadcast_state(owner: Block, new: Any, old: Mapping[str, Tensor]) -> dict[s
 
 def spread(owner: Block, state: Mapping[str, Tensor], x: Flow) -> dict[str, Tensor]:
     """A block's state with what is kept once a scope or once a tensor spread over the coordinates."""
-    ways = {ELEMENT: lambda s: s, SCOPE: x.scope.spread, TENSOR: x.tensor.spread}
-    return {name: ways[owner.state[name]](value) for name, value in state.items()}
+    ways = {SCOPE: x.scope.spread, TENSOR: x.tensor.spread}
+    return {name: ways.get(owner.state[name], lambda s: s)(value) for name, value in state.items()}

@@ -24,7 +24,7 @@ class Variants(interrupt.Command):
         rows = []
         for name in variants.names():
             recipe = variants.get(name)
-            rows.append([name, f"{recipe.lr:g}", str(recipe.state_words), variants.about(name).splitlines()[0]])
+            rows.append([name, f"{recipe.lr:g}", recipe.words_text, variants.about(name).splitlines()[0]])
         screen.table(screen.console(), ["variant", "lr", "words", "what it is"], rows)
         return 0
 

@@ -115,7 +115,8 @@ def _rows(task: Task, recipe: Recipe, run: Run, found: ensemble.Ensemble, i: int
         gradients = step * (2 if recipe.second_order else 1)
         shown = None if math.isnan(floor) else floor
         made = single.row(task, step, train_loss, list(values.values()), shown, gradients)
-        rows.append({**made, "state_words": float(recipe.state_words)})
+        shapes = [p.shape[1:] for p in found.params.values()]
+        rows.append({**made, "state_words": recipe.words(shapes)})
     params = {name: p[i] for name, p in found.params.items()}
     return single.finished(rows, run, diverged, seconds, functools.partial(_test, task, params))
 

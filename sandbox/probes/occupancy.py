@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sandbox import kernel, parts, scope
+from sandbox import kernel, parts, pure, scope
 from sandbox.blocks import Flow
 
 if TYPE_CHECKING:
@@ -43,5 +43,6 @@ def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
         return None
     recipe = recipe.as_it_was(state)
     t, lr, within = state["step"], state["lr"], scope.of_tensor(recipe.scope)
-    x = Flow(t=t, lr=lr, lr_old=lr, theta=p, g=p, tensor=scope.OneTensor(), scope=within)
-    return kernel.on_floor(recipe, state, x)
+    theta = p.reshape(scope.matrix(p)) if recipe.matrix else p
+    x = Flow(t=t, lr=lr, lr_old=lr, theta=theta, g=theta, tensor=scope.OneTensor(), scope=within)
+    return kernel.on_floor(recipe, pure.laid(recipe, p, state), x)
