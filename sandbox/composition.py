@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+import torch
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sandbox import parts, scope, suggest
@@ -37,7 +38,7 @@ from sandbox.blocks import (
     WeakSecant,
     number,
 )
-from sandbox.blocks.number import is_function, validated
+from sandbox.blocks.number import is_function, known, validated
 from sandbox.parts import SLOTS
 
 # The slots whose outputs are read again from the state to recall d, the decay apart.
@@ -49,8 +50,9 @@ class Composition:
     """A recipe as data; the defaults are Apollo's (paper, Algorithm 1).
 
     lr: the default rate η, a number or a function of t.  scope: who shares a secant constraint ("parameter", "global",
-    "channel" or "coordinate").  Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that
-    do not fit together.
+    "channel" or "coordinate").  vectors: the recipe of tensors with fewer than two axes, whose rate stands to η as its own lr
+    to this one's; None: this recipe, with Divide in place of a solver for matrices.  Raises TypeError for a block in a slot
+    where it does not fit, and ValueError for blocks that do not fit together.
     """
 
     name: str = dataclasses.field(default="custom", metadata={"label": True})
@@ -64,6 +66,7 @@ class Composition:
     decay: Decay = NoDecay()
     projection: Projection = NoProjection()
     scope: str = "parameter"
+    vectors: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -84,6 +87,17 @@ class Composition:
         if self.matrix and SQUARE in self.state_kinds().values():
             raise ValueError("a block that takes tensors as matrices and one with a SQUARE state do not go together")
         self._check_needs()
+        self._check_vectors()
+
+    def _check_vectors(self) -> None:
+        if self.vectors is None:
+            return
+        if not isinstance(self.vectors, Composition) or self.vectors.vectors is not None:
+            raise TypeError(f"vectors must be a Recipe that has no vectors of its own, or None, got {self.vectors!r}")
+        if is_function(self.lr) or is_function(self.vectors.lr) or 0.0 in known(self.lr):
+            raise ValueError(
+                "vectors keep the proportion of their lr to the recipe's: both must be numbers, the recipe's above 0"
+            )
 
     def _check_needs(self) -> None:
         for path, block in self.blocks():
@@ -102,6 +116,39 @@ class Composition:
             yield f"gradient.{i}", block
         for slot in SLOTS[1:]:
             yield slot, getattr(self, slot)
+
+    # -- which tensors it is for -------------------------------------------------------------------------------------
+
+    def of(self, p: Tensor) -> Self:
+        """The recipe of one tensor."""
+        return self.for_vectors if p.ndim < 2 else self.matrices
+
+    @functools.cached_property
+    def matrices(self) -> Self:
+        """The recipe of tensors with two axes or more."""
+        return self if self.vectors is None else dataclasses.replace(self, vectors=None)
+
+    @functools.cached_property
+    def for_vectors(self) -> Self:
+        """The recipe of tensors with fewer."""
+        if self.vectors is None:
+            return dataclasses.replace(self, solve=Divide()) if self.solve.matrix else self
+        return self.vectors
+
+    def rate_of(self, p: Tensor, lr: Any) -> Any:
+        """η of one tensor's recipe, where this one's is `lr`: a number, a function of t, or None for its own."""
+        if self.vectors is None or p.ndim >= 2 or lr is None:
+            return lr
+        ratio = self.vectors.lr / self.lr
+        return (lambda t: ratio * lr(t)) if is_function(lr) else ratio * lr
+
+    def at_rate(self, lr: float) -> Self:
+        """This recipe with another default rate, that of vectors in proportion."""
+        if self.vectors is None:
+            return dataclasses.replace(self, lr=lr)
+        return dataclasses.replace(self, lr=lr, vectors=dataclasses.replace(self.vectors, lr=self.vectors.lr / self.lr * lr))
+
+    # -- what a step keeps and needs ---------------------------------------------------------------------------------
 
     @functools.cached_property
     def uses_direction(self) -> bool:
@@ -166,7 +213,8 @@ class Composition:
     @functools.cached_property
     def second_order(self) -> bool:
         """Whether a step needs a Hessian-vector product."""
-        return any("hessian" in block.needs for _, block in self.blocks())
+        own = any("hessian" in block.needs for _, block in self.blocks())
+        return own or (self.vectors is not None and self.vectors.second_order)
 
     @functools.cached_property
     def matrix(self) -> bool:
@@ -197,13 +245,12 @@ class Composition:
 
     def words(self, shapes: Iterable[Sequence[int]]) -> float:
         """State words a parameter of tensors of these shapes: `state_words`, and what blocks keep of rows and columns."""
-        sizes = [(shape[0] if shape else 1, math.prod(shape[1:])) for shape in shapes]
-        held = sum(self._factor_words(m, n) for m, n in sizes)
-        return self.state_words + held / max(sum(m * n for m, n in sizes), 1)
-
-    def _factor_words(self, m: int, n: int) -> int:
-        each = {ROWS: m, COLUMNS: n, LEFT: m * m, RIGHT: n * n, SQUARE: (m * n) ** 2}
-        return sum(each.get(kind, 0) for kind in self.state_kinds().values())
+        kept, numbers = [torch.empty(*shape, device="meta") for shape in shapes], 0
+        for p in kept:
+            own, (m, n) = self.of(p), scope.matrix(p)
+            each = {ROWS: m, COLUMNS: n, LEFT: m * m, RIGHT: n * n, SQUARE: (m * n) ** 2}
+            numbers += own.state_words * m * n + sum(each.get(kind, 0) for kind in own.state_kinds().values())
+        return numbers / max(sum(p.numel() for p in kept), 1)
 
     @property
     def words_text(self) -> str:
@@ -218,7 +265,8 @@ class Composition:
     def structure(self) -> dict[str, str]:
         """Slot -> its block without numbers: two recipes of equal structure differ only in numbers."""
         slots = {slot: parts.structure(getattr(self, slot)) for slot in SLOTS}
-        return slots | {"scope": self.scope}
+        inner = {} if self.vectors is None else {"vectors": ", ".join(map("=".join, self.vectors.structure().items()))}
+        return slots | {"scope": self.scope, **inner}
 
     @functools.cached_property
     def leaves(self) -> list[Any]:
@@ -228,4 +276,5 @@ class Composition:
     @functools.cached_property
     def needs_norm(self) -> bool:
         """Whether a step needs the norm of all gradients together."""
-        return any("grad_norm" in block.needs for block in self.gradient)
+        own = any("grad_norm" in block.needs for block in self.gradient)
+        return own or (self.vectors is not None and self.vectors.needs_norm)

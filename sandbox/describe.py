@@ -78,7 +78,12 @@ def text(recipe: Any) -> str:
     lines = [
         f"  {slot:<11} {equation}{' ' * (width - _width(equation))}   {values}".rstrip() for slot, equation, values in rows
     ]
-    return "\n".join([head, *lines])
+    return "\n".join([head, *lines, *(f"  {line}" for line in _inner(text, recipe).splitlines())])
+
+
+def _inner(write: Any, recipe: Any) -> str:
+    """The recipe of vectors, where there is one, by `write`."""
+    return "" if recipe.vectors is None else f"tensors with fewer than two axes: {write(recipe.vectors)}"
 
 
 def _equations(recipe: Any, *, latex: bool) -> Iterator[tuple[str, Block, str]]:
@@ -105,4 +110,4 @@ def markdown(recipe: Any) -> str:
     rows.append(rf"&\eta = {_latex_number(recipe.lr)}")
     body = " \\\\\n".join(rows)
     head = f"**{recipe.name}** ({words(recipe)}, scope {recipe.scope})"
-    return f"{head}\n\n$$\n\\begin{{aligned}}\n{body}\n\\end{{aligned}}\n$$"
+    return f"{head}\n\n$$\n\\begin{{aligned}}\n{body}\n\\end{{aligned}}\n$$\n\n{_inner(markdown, recipe)}".rstrip()

@@ -25,6 +25,7 @@ def init(recipe: Composition, p: Tensor) -> dict[str, Tensor]:
     """State of one tensor before the first step; see `Recipe.init`."""
     if not p.is_floating_point():
         raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
+    recipe = recipe.of(p)
     host = first_numbers(recipe).items()
     state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
@@ -75,7 +76,10 @@ def update(
             f"recipe {recipe.name!r} needs `hessian`: z ⊙ Hz for each parameter; sandbox.hessian.hutchinson computes it, "
             "and sandbox.Optimizer does when step(closure) gets a closure that returns the loss"
         )
-    missing = [name for s in states for name in (*recipe.host_names, *recipe.state_kinds()) if name not in s]
+    recipes = [recipe.of(p) for p in leaves]
+    missing = [
+        name for r, s in zip(recipes, states, strict=True) for name in (*r.host_names, *r.state_kinds()) if name not in s
+    ]
     if missing:
         raise ValueError(f"the state is not one of recipe {recipe.name!r}: it lacks {', '.join(sorted(set(missing)))}")
     active = [i for i, g in enumerate(grads) if g is not None]
@@ -83,13 +87,15 @@ def update(
         if grads[i].shape != leaves[i].shape:
             raise ValueError(f"gradient of shape {tuple(grads[i].shape)} for a parameter of {tuple(leaves[i].shape)}")
     norm = global_norm([grads[i] for i in active]) if recipe.needs_norm and active else None
-    joint = recipe.scope == "global" and len(active) > 1
-    for group in [active] if joint else [[i] for i in active]:
-        one = states[group[0]]
-        exact = kernel.evaluate(recipe, (one["step"] + 1).to(torch.float64), lr, one)
-        prepared = exact.to(state_dtype(leaves[group[0]].dtype), leaves[group[0]].device)
+    groups: dict[Any, list[int]] = {}
+    for i in active:
+        groups.setdefault(id(recipes[i]) if recipes[i].scope == "global" else -1 - i, []).append(i)
+    for group in groups.values():
+        one, p, own = states[group[0]], leaves[group[0]], recipes[group[0]]
+        exact = kernel.evaluate(own, (one["step"] + 1).to(torch.float64), recipe.rate_of(p, lr), one)
+        prepared = exact.to(state_dtype(p.dtype), p.device)
         rows = [[row[i] for i in group] for row in (states, leaves, grads, hessians)]
-        after = together(recipe, prepared, rows, norm, observe and functools.partial(observe, group))
+        after = together(own, prepared, rows, norm, observe and functools.partial(observe, group))
         for i, (new, theta) in zip(group, after, strict=True):
             host = {"step": states[i]["step"] + 1, **{name: _like(v, states[i][name]) for name, v in exact.applied.items()}}
             states[i], leaves[i] = {**host, **new}, theta

@@ -107,16 +107,29 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1)
             f"recipe {recipe.name!r} has no graph: {suggest.short(error)}\nA block must not choose by the values of numbers or "
             "tensors (torch.where does), and a scalar of a scope needs x.scope.spread before it meets coordinates"
         ) from error
-    _check_sizes(recipe, traced, signature.structure.num_leaves)
+    _check_sizes(recipe, traced, signature)
     _write_back(traced, 6 if signature.kind == "arena" else 0, len(names))
     return traced
 
 
-def _check_sizes(recipe: Recipe, traced: GraphModule, numbers: int) -> None:
-    """Raises ValueError where tracing has taken a size for granted, but for how many numbers there are."""
-    first = next(n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder")
+def check_one_step(recipe: Recipe) -> None:
+    """Raises ValueError for a recipe that makes another step for tensors with fewer than two axes."""
+    if recipe.for_vectors is not recipe.matrices:
+        raise ValueError(
+            f"recipe {recipe.name!r} has another step for tensors with fewer than two axes: one program cannot be both; take "
+            "recipe.matrices and recipe.for_vectors, each for its own tensors"
+        )
+
+
+def _check_sizes(recipe: Recipe, traced: GraphModule, signature: Signature) -> None:
+    """Raises ValueError where tracing has taken a size for granted that neither the numbers nor the layout fix."""
+    first, *rest = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     guards = [str(guard.expr) for guard in first.fake_mode.shape_env.guards]
-    taken = [guard for guard in guards if not re.fullmatch(rf"Eq\(\w+, {numbers}\)", guard)]
+    known = [rf"Eq\(\w+, {signature.structure.num_leaves}\)"]
+    if signature.kind in ("tall", "wide"):
+        m, n = rest[0].shape
+        known += [f"{m} <= {n}", f"{n} >= {m}"] if signature.kind == "wide" else [f"{m} > {n}", f"{n} < {m}"]
+    taken = [guard for guard in guards if not re.fullmatch("|".join(known), guard)]
     if taken:
         raise ValueError(
             f"recipe {recipe.name!r} has no graph for all sizes: some block asks for a size ({taken[0]} was taken for granted)"

@@ -67,6 +67,7 @@ def script(recipe: Recipe, path: str | Path, dtype: torch.dtype = torch.float32)
 
     Raises ValueError, with the reason, for a recipe that cannot be scripted.
     """
+    graph.check_one_step(recipe)
     with warnings.catch_warnings():
         _ignore_deprecation()
         torch.jit.save(program(recipe, dtype, torch.device("cpu")), str(path))
@@ -256,9 +257,8 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
     keep = "        self.keep(s, numbers)\n"
     if recipe.scope != "channel" and not recipe.matrix:
         return head + call("whole", "        ") + keep
-    condition, one, other = "p.dim() > 1", "channels", "whole"
-    if recipe.matrix:
-        condition, one, other = "p.dim() > 0 and p.size(0) * p.size(0) > p.numel()", "tall", "wide"
+    tall = "p.dim() > 0 and p.size(0) * p.size(0) > p.numel()"
+    condition, one, other = (tall, "tall", "wide") if recipe.matrix else ("p.dim() > 1", "channels", "whole")
     several = f"        if {condition}:\n" + call(one, "            ")
     return head + several + "        else:\n" + call(other, "            ") + keep
 

@@ -28,10 +28,11 @@ from sandbox.blocks.curvature import (
 )
 from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
 from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
-from sandbox.blocks.mixtures import FastAndSlow, NesterovMoment, TwoRates
+from sandbox.blocks.mixtures import FastAndSlow, NesterovEMA, NesterovMoment, TwoRates
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
-from sandbox.blocks.moments_of_squares import HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
+from sandbox.blocks.moments_of_squares import CoverOfSquares, HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
 from sandbox.blocks.number import Number, number, where
+from sandbox.blocks.orthogonal import Orthogonalize
 from sandbox.blocks.projection import Box, NoProjection
 from sandbox.blocks.rectifier import (
     AbsoluteFloor,
@@ -75,6 +76,7 @@ __all__ = [
     "ClipParameterNorm",
     "ClipValue",
     "CorrectedRoot",
+    "CoverOfSquares",
     "Curvature",
     "Decay",
     "Decoupled",
@@ -91,6 +93,7 @@ __all__ = [
     "L2Decay",
     "Moment",
     "Monotone",
+    "NesterovEMA",
     "NesterovMoment",
     "NesterovSecondMoment",
     "NoAveraging",
@@ -99,6 +102,7 @@ __all__ = [
     "NoProjection",
     "NoRectifier",
     "Number",
+    "Orthogonalize",
     "Power",
     "Projection",
     "ProximalDecay",

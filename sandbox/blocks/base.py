@@ -194,9 +194,13 @@ def block(cls: type[T]) -> type[T]:
     return made
 
 
+_TREES: set[type] = set()
+
+
 def register(cls: type) -> None:
     """Registers a frozen dataclass as a pytree: numbers, blocks and tuples of blocks are children, the rest structure."""
 
+    _TREES.add(cls)
     labels = [(f.name, f.default) for f in dataclasses.fields(cls) if "label" in f.metadata]
 
     def flatten(instance: Any) -> tuple[list[Any], Any]:
@@ -205,7 +209,12 @@ def register(cls: type) -> None:
             if "label" in field.metadata:  # nothing depends on it; it is lost
                 continue
             value = getattr(instance, field.name)
-            if isinstance(value, float | Tensor | Block) or _is_blocks(value) or _dynamic(field, value):
+            if (
+                isinstance(value, float | Tensor | Block)
+                or type(value) in _TREES
+                or _is_blocks(value)
+                or _dynamic(field, value)
+            ):
                 children.append(value)
                 names.append(field.name)
             else:

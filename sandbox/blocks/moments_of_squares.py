@@ -1,12 +1,13 @@
-"""Curvatures that average squares or Hessian diagonals otherwise than Adam: EAdam's, Adan's, Sophia's."""
+"""Curvatures that average squares or Hessian diagonals otherwise than Adam: EAdam's, Adan's, Sophia's, SM3's."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from sandbox.blocks.base import ELEMENT, Flow, block
+from sandbox.blocks.base import COLUMNS, ELEMENT, ROWS, Flow, block
 from sandbox.blocks.mixtures import change
 from sandbox.blocks.number import Number, number, where
 from sandbox.blocks.slots import Curvature
@@ -96,3 +97,22 @@ class HessianEMA(Curvature):
     def estimate(self, B: Tensor, x: Flow) -> Tensor:
         """B: it starts at 0 and is not corrected for that."""
         return B
+
+
+@block
+class CoverOfSquares(Curvature):
+    """B_ij = min(r_i, c_j) + g_ij²;  r_i = max_j B_ij,  c_j = max_i B_ij   (Anil et al. 2019, SM3-II).
+
+    A number a row and column.  B is never below Adagrad's sum of squares; on vectors it is that sum.
+    """
+
+    recalls = False
+    state = {"r": ROWS, "c": COLUMNS}
+    latex = r"B_{ij} = \min(r_i, c_j) + g_{ij}^2,\quad r_i \leftarrow \max_j B_{ij},\; c_j \leftarrow \max_i B_{ij}"
+
+    def step(self, x: Flow, *, r: Tensor, c: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """B, and its largest entries by row and by column."""
+        # B = min(r, c) + g²
+        B = torch.minimum(r, c) + x.g.square()
+        # r_i = max_j B_ij,  c_j = max_i B_ij
+        return B, {"r": B.amax(1, keepdim=True), "c": B.amax(0, keepdim=True)} if B.numel() else {"r": r, "c": c}

@@ -40,10 +40,12 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
             back = vjp(lambda p: grad(loss)(p, batch), params)[1]
             hessian = pytree.tree_map(recipe.curvature.hessian, z, back(z)[0])
         seen: dict[int, views.View] = {}
-        sizes = [p.numel() for p in pytree.tree_leaves(params)]
+        leaves = pytree.tree_leaves(params)
+        sizes = [p.numel() for p in leaves]
 
         def observe(members: list[int], x: Any) -> None:
-            parts = views.split(views.of(recipe, x), [sizes[i] for i in members])
+            own = recipe.of(leaves[members[0]])
+            parts = views.split(views.of(own, x), [sizes[i] for i in members])
             seen.update(zip(members, parts, strict=True))
 
         state, params = recipe.update(state, params, grads, lr=lr, hessian=hessian, observe=observe if probes else None)

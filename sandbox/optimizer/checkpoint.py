@@ -77,7 +77,7 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
             by_name = dict(zip(there, keys, strict=True))
             keys = [by_name[name] for name in names]
         shown = [groups.name(mine, index, i) for i in range(len(params))]
-        found += [(groups.recipe_of(group), key, p, name) for key, p, name in zip(keys, params, shown, strict=True)]
+        found += [(groups.recipe_of(group).of(p), key, p, name) for key, p, name in zip(keys, params, shown, strict=True)]
     return found
 
 

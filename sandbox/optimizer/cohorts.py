@@ -24,22 +24,24 @@ class Cohorts:
         self, group: dict[str, Any], recipe: Recipe, present: list[bool], states: States, name: Callable[[int], str]
     ) -> None:
         self._base, self._params, self._present = group["recipe"], list(group["params"]), present
-        found: dict[tuple[float, ...], list[int]] = {}
+        found: dict[tuple[Any, ...], list[int]] = {}
         for i, p in enumerate(self._params):
             if present[i] and p.numel():
                 complete(recipe, p, states, name(i))
-                found.setdefault(tuple(float(states[p][key]) for key in recipe.host_names), []).append(i)
-        self.each = []
-        for numbers, places in found.items():
+                own = recipe.of(p)
+                found.setdefault((own is recipe.matrices, *(float(states[p][key]) for key in own.host_names)), []).append(i)
+        self.each, self._kinds = [], [kind for kind, *_ in found]
+        for (_, *numbers), places in found.items():
             params = [self._params[i] for i in places]
-            last = dict(zip(recipe.host_names, numbers, strict=True))
+            last = dict(zip(recipe.of(params[0]).host_names, numbers, strict=True))
             self.each.append(Cohort(places, params, [states[p] for p in params], last, name))
 
     def still_valid(self, group: dict[str, Any], present: list[bool]) -> bool:
         """Whether these are still the cohorts of the group; not where one has caught up with another."""
         if group["recipe"] is not self._base or present != self._present or not same_objects(group["params"], self._params):
             return False
-        return all(c.unchanged() for c in self.each) and len({tuple(c.last.values()) for c in self.each}) == len(self.each)
+        now = {(kind, *c.last.values()) for kind, c in zip(self._kinds, self.each, strict=True)}
+        return all(c.unchanged() for c in self.each) and len(now) == len(self.each)
 
 
 def same_objects(one: Iterable[Any], two: Iterable[Any]) -> bool:
@@ -55,6 +57,7 @@ def complete(recipe: Recipe, p: Tensor, states: States, name: str) -> None:
     """
     if not isinstance(states[p], dict):
         states[p] = dict(states[p])
+    recipe = recipe.of(p)
     state, kinds = states[p], recipe.state_kinds()
     fresh = None
     for key in (*recipe.host_names, *kinds):

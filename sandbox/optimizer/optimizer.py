@@ -200,7 +200,8 @@ class Optimizer(torch.optim.Optimizer):
     def _planned(
         self, index: int, cohort: Cohort, row: list[Tensor | None], products: dict[Tensor, Tensor], norm: Tensor | None
     ) -> Step:
-        recipe, lr = self.current_recipe(index), groups.rate(self.param_groups[index], cohort.steps + 1)
+        whole, lr = self.current_recipe(index), groups.rate(self.param_groups[index], cohort.steps + 1)
+        recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], lr)
         recipe = parts.at(recipe, cohort.steps + 1) if recipe.has_schedules else recipe
         recipe.decay.check_lr(lr)
         mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
@@ -231,7 +232,7 @@ class Optimizer(torch.optim.Optimizer):
         grads, z, Hz = hessian.hutchinson(loss, params, hessian.generator(second[0][0]["seed"], draws))
         for group, _ in second:
             group["draws"] = draws + 1
-        curvature = {p: (group, recipe.curvature) for group, recipe in second for p in group["params"]}
+        curvature = {p: (group, recipe.of(p).curvature) for group, recipe in second for p in group["params"]}
         products = {}
         for p, g, probe, product in zip(params, grads, z, Hz, strict=True):
             p.grad = g

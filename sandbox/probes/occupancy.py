@@ -23,8 +23,8 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
     """
     on_floor = total = 0
     for index, group in enumerate(optimizer.param_groups):
-        recipe = optimizer.current_recipe(index)
         for p in group["params"]:
+            recipe = optimizer.current_recipe(index).of(p)
             state = optimizer.state[p]
             if not int(state["step"]):
                 continue
@@ -39,6 +39,7 @@ def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
 
     recipe: with its functions of t as they were at that step; what the state remembers of it is taken from there.
     """
+    recipe = recipe.of(p)
     if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
         return None
     recipe = recipe.as_it_was(state)
