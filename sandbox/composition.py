@@ -23,6 +23,7 @@ from sandbox.blocks import (
     SQUARE,
     AbsoluteFloor,
     Averaging,
+    Basis,
     Block,
     Curvature,
     Decay,
@@ -35,6 +36,7 @@ from sandbox.blocks import (
     Projection,
     Rectifier,
     Solve,
+    Standard,
     WeakSecant,
     number,
 )
@@ -50,15 +52,17 @@ class Composition:
     """A recipe as data; the defaults are Apollo's (paper, Algorithm 1).
 
     lr: the default rate η, a number or a function of t.  scope: who shares a secant constraint ("parameter", "global",
-    "channel" or "coordinate").  vectors: the recipe of tensors with fewer than two axes, whose rate stands to η as its own lr
-    to this one's; None: this recipe, with Divide in place of a solver for matrices.  Raises TypeError for a block in a slot
-    where it does not fit, and ValueError for blocks that do not fit together.
+    "channel" or "coordinate").  vectors: the recipe of tensors with fewer than two axes, and of matrices with a side beyond the
+    basis's limit; its rate stands to η as its own lr to this one's; None: this recipe, with Standard and Divide in place of a
+    basis and a solver for matrices.  Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks
+    that do not fit together.
     """
 
     name: str = dataclasses.field(default="custom", metadata={"label": True})
     lr: Number = number(default=0.01, range="[0, inf)")
     gradient: tuple[Block, ...] = ()
     moment: Moment = EMA()
+    basis: Basis = Standard()
     curvature: Curvature = WeakSecant()
     averaging: Averaging | Moment = NoAveraging()
     rectifier: Rectifier = AbsoluteFloor()
@@ -102,6 +106,13 @@ class Composition:
     def _check_needs(self) -> None:
         for path, block in self.blocks():
             name = type(block).__name__
+            if "left" in block.needs and type(self.basis).eigenvalues is Basis.eigenvalues:
+                raise ValueError(
+                    f"{name} in slot {path!r} takes eigenvalues of a basis, and {type(self.basis).__name__} has none; a basis "
+                    "of matrices leaves vectors to `vectors`, a recipe of their own"
+                )
+            if "hessian" in block.needs and not isinstance(self.basis, Standard):
+                raise ValueError(f"{name} takes the Hessian's diagonal, which is not known in a basis other than Standard")
             if "grad_norm" in block.needs and path != "gradient.0":
                 raise ValueError(f"{name} takes the norm of the raw gradients, so it must come first in `gradient`")
             if {"y", "m"} & set(block.needs) and not self.moment.state:
@@ -121,7 +132,10 @@ class Composition:
 
     def of(self, p: Tensor) -> Self:
         """The recipe of one tensor."""
-        return self.for_vectors if p.ndim < 2 else self.matrices
+        return self.for_vectors if self._apart(p) else self.matrices
+
+    def _apart(self, p: Tensor) -> bool:
+        return p.ndim < 2 or (self.basis.limit is not None and max(scope.matrix(p)) > self.basis.limit)
 
     @functools.cached_property
     def matrices(self) -> Self:
@@ -132,12 +146,14 @@ class Composition:
     def for_vectors(self) -> Self:
         """The recipe of tensors with fewer."""
         if self.vectors is None:
-            return dataclasses.replace(self, solve=Divide()) if self.solve.matrix else self
+            plain: dict[str, Any] = {"basis": Standard(), "solve": Divide()}
+            changes = {slot: block for slot, block in plain.items() if getattr(self, slot).matrix}
+            return dataclasses.replace(self, **changes) if changes else self
         return self.vectors
 
     def rate_of(self, p: Tensor, lr: Any) -> Any:
         """η of one tensor's recipe, where this one's is `lr`: a number, a function of t, or None for its own."""
-        if self.vectors is None or p.ndim >= 2 or lr is None:
+        if self.vectors is None or not self._apart(p) or lr is None:
             return lr
         ratio = self.vectors.lr / self.lr
         return (lambda t: ratio * lr(t)) if is_function(lr) else ratio * lr
@@ -162,7 +178,7 @@ class Composition:
         d comes from the state where all blocks from moment to decay recall their outputs.  A decay inside d is recalled from
         θ, which a projection would have changed.
         """
-        recalled = all(getattr(self, slot).recalls for slot in (*_RECALLING, "decay"))
+        recalled = all(getattr(self, slot).recalls for slot in ("basis", *_RECALLING, "decay"))
         changed = self.decay.in_direction and not isinstance(self.projection, NoProjection)
         return self.uses_direction and not (recalled and not changed)
 

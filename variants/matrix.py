@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from sandbox.blocks import (
+    EMA,
     AdamWDecay,
+    CorrectedRoot,
     CoverOfSquares,
+    FullMatrix,
+    Kronecker,
     NesterovEMA,
     NoMoment,
     NoRectifier,
     Orthogonalize,
+    Outer,
+    Power,
     RawEMA,
     SecondMoment,
     SquareRoot,
+    SumOfSquares,
+    Tracked,
     Unit,
 )
 from sandbox.recipe import Recipe
@@ -32,6 +40,46 @@ def muon() -> Recipe:
         solve=Orthogonalize(steps=5, scale="original"),
         decay=AdamWDecay(weight_decay=0.0),
         vectors=_adam(lr=3e-4, beta=0.9, beta2=0.95, eps=1e-10),
+    )
+
+
+def shampoo() -> Recipe:
+    """θ = θ - η L^(-1/4) g R^(-1/4), L = εI + Σ g gᵀ, R = εI + Σ gᵀ g (Gupta et al. 2018), Adagrad for vectors."""
+    return Recipe(
+        lr=0.1,
+        moment=NoMoment(),
+        basis=Kronecker(beta=1.0, eps=1e-4, every=1),
+        curvature=Outer(),
+        rectifier=Power(exponent=0.5, eps=0.0),
+        vectors=Recipe(name="adagrad", lr=0.1, moment=NoMoment(), curvature=SumOfSquares(), rectifier=SquareRoot(eps=1e-8)),
+    )
+
+
+def soap() -> Recipe:
+    """Adam in Shampoo's eigenvectors, tracked by QR each ten steps (Vyas et al. 2024; decay after the step there).
+
+    Vectors, and matrices with a side above 10,000, go by Adam from the first step on; published code leaves that step out for
+    all, and of such matrices one side.
+    """
+    return Recipe(
+        lr=3e-3,
+        moment=RawEMA(beta=0.95),
+        basis=Tracked(beta=0.95, every=10),
+        curvature=SecondMoment(beta=0.95, bias_correction=False),
+        rectifier=CorrectedRoot(beta=0.95, eps=1e-8),
+        decay=AdamWDecay(weight_decay=0.01),
+    )
+
+
+def ggt() -> Recipe:
+    """θ = θ - η (M Mᵀ)^(-1/2) m, nearly, M the last ten m over all tensors (Agarwal et al. 2019; TensorFlow's contrib.opt)."""
+    return Recipe(
+        lr=1e-3,
+        moment=EMA(beta=0.9, bias_correction=False),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        solve=FullMatrix(window=10, eps=1e-2, ridge=1e-6),
+        scope="global",
     )
 
 

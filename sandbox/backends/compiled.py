@@ -37,12 +37,18 @@ class Compiled:
         """Copies the gradients of small tensors into their arenas, whose sums are then one number for all of them."""
         now = step.recipe, cohort.steps + 1, step.lr, cohort.last
         values, names = graph.values_of(*now)
+        if cohort.plan is not None and names != cohort.plan.names:
+            cohort.plan = cohort.plan.others.get(tuple(names), cohort.plan)
         if cohort.plan is None or names != cohort.plan.names or not cohort.plan.fits(step):
             values, structure = graph.numbers_of(*now, evaluated=True)
             cohort.check(step.grads)
             if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
+                others = cohort.plan.others if cohort.plan is not None else {}
                 with torch.device("cpu"):  # not on another default device
                     cohort.plan = Plan(cohort, step, structure, self)
+                if step.recipe.alone:  # states stay where they are, so plans for steps with other things due stay right
+                    cohort.plan.others = others
+                    others[tuple(names)] = cohort.plan
             cohort.plan.recipe, cohort.plan.names = step.recipe, names
         try:
             return cohort.plan.load(step, values, check=check)
@@ -60,7 +66,8 @@ class Plan:
 
     def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Compiled) -> None:
         self.recipe, self.structure, self.flat, self.mode = step.recipe, structure, backend.flat, backend.mode
-        self.names: list[str] = []  # of the coefficients
+        self.names: list[str] = []  # of the coefficients, and what is due
+        self.others: dict[tuple[str, ...], Plan] = {}  # by these names
         self.threads = torch.get_num_threads()  # Inductor writes it into its code
         kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
         length = structure.num_leaves

@@ -59,11 +59,12 @@ def numbers_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any], *, eval
 
 def values_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
     """The evaluated numbers of `numbers_of` alone, for a recipe whose structure is known: a third of the time; and the
-    coefficients' names, which a block might change."""
+    coefficients' names and what is due, which may change."""
     p = kernel.evaluate(recipe, t, lr, last)
     own = [value for coefficients in p.coefficients.values() for value in coefficients.values()]
     values = [*p.recipe.leaves, *own, p.t, p.lr, *p.last.values(), p.a]
-    return values, [name for coefficients in p.coefficients.values() for name in coefficients]
+    names = [name for coefficients in p.coefficients.values() for name in coefficients]
+    return values, names + [f"{path} due {due}" for path, due in p.due.items()]
 
 
 def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1) -> GraphModule:

@@ -16,11 +16,13 @@ from sandbox.blocks.base import (
     Flow,
     block,
 )
-from sandbox.blocks.bounds import Bound, CorrectedRoot, Scaled
+from sandbox.blocks.basis import Kronecker, Standard, Tracked
+from sandbox.blocks.bounds import Bound, CorrectedRoot, Scaled, Shift
 from sandbox.blocks.curvature import (
     Belief,
     CenteredSecondMoment,
     Hutchinson,
+    Outer,
     SecondMoment,
     SumOfSquares,
     Unit,
@@ -28,6 +30,7 @@ from sandbox.blocks.curvature import (
 )
 from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
 from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
+from sandbox.blocks.graft import Graft
 from sandbox.blocks.mixtures import FastAndSlow, NesterovEMA, NesterovMoment, TwoRates
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
 from sandbox.blocks.moments_of_squares import CoverOfSquares, HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
@@ -47,8 +50,9 @@ from sandbox.blocks.rectifier import (
     StepRatio,
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
-from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule, Solve
+from sandbox.blocks.slots import Averaging, Basis, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule, Solve
 from sandbox.blocks.solve import ClipEach, Divide, Sign
+from sandbox.blocks.window import FullMatrix
 
 __all__ = [
     "COLUMNS",
@@ -65,6 +69,7 @@ __all__ = [
     "AbsoluteFloor",
     "AdamWDecay",
     "Averaging",
+    "Basis",
     "Belief",
     "BeliefFloor",
     "Block",
@@ -83,13 +88,16 @@ __all__ = [
     "Divide",
     "FastAndSlow",
     "Flow",
+    "FullMatrix",
     "Geometric",
     "Gradient",
+    "Graft",
     "HeavyBall",
     "HessianEMA",
     "Hutchinson",
     "InverseSquareRoot",
     "InverseTime",
+    "Kronecker",
     "L2Decay",
     "Moment",
     "Monotone",
@@ -103,6 +111,7 @@ __all__ = [
     "NoRectifier",
     "Number",
     "Orthogonalize",
+    "Outer",
     "Power",
     "Projection",
     "ProximalDecay",
@@ -114,14 +123,17 @@ __all__ = [
     "Scaled",
     "Schedule",
     "SecondMoment",
+    "Shift",
     "ShiftedSecondMoment",
     "Sign",
     "SoftAbsolute",
     "Solve",
     "SquareRoot",
     "Stable",
+    "Standard",
     "StepRatio",
     "SumOfSquares",
+    "Tracked",
     "TwoRates",
     "Unit",
     "VarianceReduction",

@@ -79,6 +79,11 @@ class Flow:
     m_old: Any = None  # m before the update
     m: Any = None  # m after it
     y: Any = None  # m - m_old
+    order: Any = None  # places of rows and columns in the next step's basis, where it changes them
+    left: Any = None  # eigenvalues of the basis's left factor, (m, 1)
+    right: Any = None  # and of its right one, (1, n)
+    outside: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # g, u, d_old, y, m in standard coordinates
+    due: Any = True  # whether this block's periodic work is due
     a: Any = None  # weight that the moment gives to the newest gradient
     u: Any = None  # numerator of the direction
     B: Any = None  # what the curvature block gave
@@ -129,6 +134,10 @@ class Block:
     def coefficients(self, t: Any) -> dict[str, Any]:
         """What depends only on t (from 1) and numbers: evaluated once a step, in float64, found in `x.c`."""
         return {}
+
+    def due(self, t: Any) -> Any:
+        """Whether the block's periodic work is due at step t, found in `x.due`; decided on the host if t is known."""
+        return True
 
     def update(self, x: Flow, **state: Tensor) -> dict[str, Tensor]:
         """New values of the state."""

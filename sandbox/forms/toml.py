@@ -71,7 +71,7 @@ def _table(owner: Any) -> dict[str, Any]:
     table: dict[str, Any] = {} if isinstance(owner, Recipe) else {"block": _path(type(owner))}
     for field in dataclasses.fields(owner):
         value = getattr(owner, field.name)
-        if isinstance(value, blocks.Divide):  # the default, older than its slot: texts and fingerprints stay as they were
+        if isinstance(value, blocks.Divide | blocks.Standard):  # younger than texts and fingerprints, which stay as they were
             continue
         if isinstance(value, Block | Recipe):
             table[field.name] = _table(value)

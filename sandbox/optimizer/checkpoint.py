@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sandbox import parts
-from sandbox.blocks import Divide
+from sandbox.blocks import Divide, Standard
 from sandbox.blocks.number import is_function, show
 from sandbox.optimizer import groups
 from sandbox.optimizer.cohorts import complete
@@ -84,7 +84,8 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
 def _check_recipe(index: int, group: dict[str, Any], saved: Any) -> None:
     if not isinstance(saved, dict):
         raise ValueError(f"group {index}: no recipe in the checkpoint; it is not one of sandbox.Optimizer")
-    here, saved = _structure(group), {"solve": parts.structure(Divide()), **saved}  # not named before it was a slot
+    # not named before they were slots
+    here, saved = _structure(group), {"solve": parts.structure(Divide()), "basis": parts.structure(Standard()), **saved}
     differing = [f"{slot}: {saved.get(slot)} there, {here[slot]} here" for slot in here if saved.get(slot) != here[slot]]
     if differing:
         raise ValueError(
