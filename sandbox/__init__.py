@@ -27,7 +27,7 @@ _HOMES = {
     "sweep": "sandbox.experiments.sweep",
 }
 _MODULES = (
-    *("ablation", "backends", "blocks", "curvature", "ensemble", "experiments", "forms", "hessian", "kernel"),
+    *("ablation", "backends", "blocks", "curvature", "drivers", "ensemble", "experiments", "forms", "hessian", "kernel"),
     *("lookup", "probes", "recipe", "schedules", "scope", "tasks"),
 )
 

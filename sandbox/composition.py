@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
-import torch
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sandbox import parts, scope, suggest
 from sandbox.blocks import (
-    COLUMNS,
     ELEMENT,
     EMA,
-    LEFT,
-    RIGHT,
-    ROWS,
+    INPUTS,
     SCOPE,
     SQUARE,
     AbsoluteFloor,
@@ -33,22 +28,27 @@ from sandbox.blocks import (
     NoDecay,
     NoProjection,
     Number,
+    Pairs,
     Projection,
     Rectifier,
     Solve,
     Standard,
+    Successive,
     WeakSecant,
     number,
 )
-from sandbox.blocks.number import is_function, known, validated
+from sandbox.blocks.number import is_function, validated
+from sandbox.by_shape import ByShape
 from sandbox.parts import SLOTS
+
+AGAIN = "gradient.again"  # the state of a recipe that looks again, written by whoever runs it
 
 # The slots whose outputs are read again from the state to recall d, the decay apart.
 _RECALLING = ("moment", "curvature", "averaging", "rectifier", "solve")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Composition:
+class Composition(ByShape):
     """A recipe as data; the defaults are Apollo's (paper, Algorithm 1).
 
     lr: the default rate η, a number or a function of t.  scope: who shares a secant constraint ("parameter", "global",
@@ -62,6 +62,7 @@ class Composition:
     lr: Number = number(default=0.01, range="[0, inf)")
     gradient: tuple[Block, ...] = ()
     moment: Moment = EMA()
+    pairs: Pairs = Successive()
     basis: Basis = Standard()
     curvature: Curvature = WeakSecant()
     averaging: Averaging | Moment = NoAveraging()
@@ -91,17 +92,7 @@ class Composition:
         if self.matrix and SQUARE in self.state_kinds().values():
             raise ValueError("a block that takes tensors as matrices and one with a SQUARE state do not go together")
         self._check_needs()
-        self._check_vectors()
-
-    def _check_vectors(self) -> None:
-        if self.vectors is None:
-            return
-        if not isinstance(self.vectors, Composition) or self.vectors.vectors is not None:
-            raise TypeError(f"vectors must be a Recipe that has no vectors of its own, or None, got {self.vectors!r}")
-        if is_function(self.lr) or is_function(self.vectors.lr) or 0.0 in known(self.lr):
-            raise ValueError(
-                "vectors keep the proportion of their lr to the recipe's: both must be numbers, the recipe's above 0"
-            )
+        self.check_vectors()
 
     def _check_needs(self) -> None:
         for path, block in self.blocks():
@@ -115,7 +106,14 @@ class Composition:
                 raise ValueError(f"{name} takes the Hessian's diagonal, which is not known in a basis other than Standard")
             if "grad_norm" in block.needs and path != "gradient.0":
                 raise ValueError(f"{name} takes the norm of the raw gradients, so it must come first in `gradient`")
-            if {"y", "m"} & set(block.needs) and not self.moment.state:
+            if "again" in block.needs and not all(getattr(each, "affine", False) for each in self.gradient):
+                raise ValueError(
+                    f"{name} compares one batch's gradients at two points: it allows no gradient block but L2Decay"
+                )
+            if "product" in block.needs and self.gradient:
+                raise ValueError(f"{name} sees the Hessian of the loss alone: it allows no gradient block")
+            compared = {"y", "m"} if self.pairs.successive else {"m"}
+            if compared & set(block.needs) and not self.moment.state:
                 raise ValueError(
                     f"{name} in slot {path!r} compares averages of the gradient, but {type(self.moment).__name__} keeps "
                     "none; for no momentum take moment=EMA(beta=0)"
@@ -128,48 +126,15 @@ class Composition:
         for slot in SLOTS[1:]:
             yield slot, getattr(self, slot)
 
-    # -- which tensors it is for -------------------------------------------------------------------------------------
-
-    def of(self, p: Tensor) -> Self:
-        """The recipe of one tensor."""
-        return self.for_vectors if self._apart(p) else self.matrices
-
-    def _apart(self, p: Tensor) -> bool:
-        return p.ndim < 2 or (self.basis.limit is not None and max(scope.matrix(p)) > self.basis.limit)
-
-    @functools.cached_property
-    def matrices(self) -> Self:
-        """The recipe of tensors with two axes or more."""
-        return self if self.vectors is None else dataclasses.replace(self, vectors=None)
-
-    @functools.cached_property
-    def for_vectors(self) -> Self:
-        """The recipe of tensors with fewer."""
-        if self.vectors is None:
-            plain: dict[str, Any] = {"basis": Standard(), "solve": Divide()}
-            changes = {slot: block for slot, block in plain.items() if getattr(self, slot).matrix}
-            return dataclasses.replace(self, **changes) if changes else self
-        return self.vectors
-
-    def rate_of(self, p: Tensor, lr: Any) -> Any:
-        """η of one tensor's recipe, where this one's is `lr`: a number, a function of t, or None for its own."""
-        if self.vectors is None or not self._apart(p) or lr is None:
-            return lr
-        ratio = self.vectors.lr / self.lr
-        return (lambda t: ratio * lr(t)) if is_function(lr) else ratio * lr
-
-    def at_rate(self, lr: float) -> Self:
-        """This recipe with another default rate, that of vectors in proportion."""
-        if self.vectors is None:
-            return dataclasses.replace(self, lr=lr)
-        return dataclasses.replace(self, lr=lr, vectors=dataclasses.replace(self.vectors, lr=self.vectors.lr / self.lr * lr))
-
-    # -- what a step keeps and needs ---------------------------------------------------------------------------------
-
     @functools.cached_property
     def uses_direction(self) -> bool:
         """Whether some block looks at the previous direction d."""
-        return any("d_old" in block.needs for _, block in self.blocks())
+        return self.needs_step or any("d_old" in block.needs for _, block in self.blocks())
+
+    @functools.cached_property
+    def needs_step(self) -> bool:
+        """Whether some block looks at the last step s = -η d."""
+        return not self.pairs.own_step and any("s" in block.needs for _, block in self.blocks())
 
     @functools.cached_property
     def stores_direction(self) -> bool:
@@ -180,7 +145,7 @@ class Composition:
         """
         recalled = all(getattr(self, slot).recalls for slot in ("basis", *_RECALLING, "decay"))
         changed = self.decay.in_direction and not isinstance(self.projection, NoProjection)
-        return self.uses_direction and not (recalled and not changed)
+        return self.uses_direction and not (recalled and not changed and "product" not in self.inputs)
 
     @functools.cached_property
     def stores_gradient(self) -> bool:
@@ -227,10 +192,26 @@ class Composition:
         return any(is_function(value) for value in found + nested)
 
     @functools.cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """What a step takes beside the gradient: some of "hessian", "sampled" and "product"."""
+        needed = {need for _, block in self.blocks() for need in block.needs}
+        needed |= set() if self.vectors is None else set(self.vectors.inputs)
+        return tuple(name for name in INPUTS if name in needed)
+
+    @functools.cached_property
     def second_order(self) -> bool:
         """Whether a step needs a Hessian-vector product."""
-        own = any("hessian" in block.needs for _, block in self.blocks())
-        return own or (self.vectors is not None and self.vectors.second_order)
+        return bool({"hessian", "product"} & set(self.inputs))
+
+    @functools.cached_property
+    def looks_again(self) -> bool:
+        """Whether each batch's gradient is taken a second time, at the point that its step has led to."""
+        return any("again" in block.needs for _, block in self.blocks())
+
+    @functools.cached_property
+    def evaluations(self) -> int:
+        """Gradients a step, a Hessian-vector product counted as one."""
+        return 1 + len(self.inputs) + self.looks_again
 
     @functools.cached_property
     def matrix(self) -> bool:
@@ -246,7 +227,8 @@ class Composition:
         """Name -> kind of shape of every state tensor, the `host_names` apart."""
         kinds = {f"{path}.{name}": kind for path, block in self.blocks() for name, kind in block.state.items()}
         kinds |= {"direction.d": ELEMENT} if self.stores_direction else {}
-        return kinds | ({"gradient.g": ELEMENT} if self.stores_gradient else {})
+        kinds |= {"gradient.g": ELEMENT} if self.stores_gradient else {}
+        return kinds | ({AGAIN: ELEMENT} if self.looks_again else {})
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -258,25 +240,6 @@ class Composition:
         """State words a parameter."""
         few = SCOPE if self.scope == "coordinate" else ELEMENT
         return sum(kind in (ELEMENT, few) for kind in self.state_kinds().values())
-
-    def words(self, shapes: Iterable[Sequence[int]]) -> float:
-        """State words a parameter of tensors of these shapes: `state_words`, and what blocks keep of rows and columns."""
-        kept, numbers = [torch.empty(*shape, device="meta") for shape in shapes], 0
-        for p in kept:
-            own, (m, n) = self.of(p), scope.matrix(p)
-            each = {ROWS: m, COLUMNS: n, LEFT: m * m, RIGHT: n * n, SQUARE: (m * n) ** 2}
-            numbers += own.state_words * m * n + sum(each.get(kind, 0) for kind in own.state_kinds().values())
-        return numbers / max(sum(p.numel() for p in kept), 1)
-
-    @property
-    def words_text(self) -> str:
-        """State words a parameter as text; of an (m, n) matrix where they depend on its shape."""
-        each = {LEFT: "m/n", RIGHT: "n/m", ROWS: "1/n", COLUMNS: "1/m", SQUARE: "mn"}
-        kinds = list(self.state_kinds().values())
-        counts = {text: kinds.count(kind) for kind, text in each.items() if kind in kinds}
-        return " + ".join(
-            [str(self.state_words), *(f"{count if count > 1 else ''} {text}".strip() for text, count in counts.items())]
-        )
 
     def structure(self) -> dict[str, str]:
         """Slot -> its block without numbers: two recipes of equal structure differ only in numbers."""

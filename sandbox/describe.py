@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks import Block, Divide, Standard
+from sandbox.blocks import Block, Divide, Standard, Successive
 from sandbox.blocks.number import is_number, show
 
 # field name -> symbol in text, symbol in LaTeX
@@ -87,11 +87,11 @@ def _inner(write: Any, recipe: Any) -> str:
 
 
 def _equations(recipe: Any, *, latex: bool) -> Iterator[tuple[str, Block, str]]:
-    """(slot, block, equation) of every block but `Divide` and `Standard`; the decay's equation names the solver's output."""
+    """(slot, block, equation) of every block but the plain ones; the decay's equation names the solver's output."""
     divided, output = Divide.symbol[latex], recipe.solve.symbol[latex]
     for path, block in recipe.blocks():
         slot = path.split(".")[0]
-        if not isinstance(block, Divide | Standard):
+        if not isinstance(block, Divide | Standard | Successive):
             equation = block.written(slot, latex=latex)
             yield slot, block, equation.replace(divided, output) if slot == "decay" else equation
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -28,12 +29,9 @@ def rademacher(like: Tensor, generator: torch.Generator | None = None) -> Tensor
     return (2 * bits - 1).to(like.device, like.dtype)
 
 
-def hutchinson(
-    loss: Tensor, params: Sequence[Tensor], generator: torch.Generator | None = None
-) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
-    """Gradients, probes z and products Hz of `loss` (0-d) at `params`; None where the loss does not depend on a parameter.
+def gradients(loss: Tensor, params: Sequence[Tensor], *, create_graph: bool = True) -> list[Tensor | None]:
+    """∇loss (0-d) at `params`, to be differentiated again; None where the loss does not depend on a parameter.
 
-    z ⊙ Hz estimates the Hessian's diagonal without bias (Hutchinson; Bekas, Kokiopoulou & Saad 2007).
     Raises RuntimeError, saying what the closure must do, where `loss` has no graph any more.
     """
     if not isinstance(loss, Tensor) or loss.grad_fn is None:
@@ -42,19 +40,42 @@ def hutchinson(
         )
     try:
         with torch.enable_grad():
-            grads = torch.autograd.grad(loss, params, create_graph=True, allow_unused=True)
+            return list(torch.autograd.grad(loss, params, create_graph=create_graph, allow_unused=True))
     except RuntimeError as error:
         if "second time" in str(error):
             raise RuntimeError(f"the closure has already called backward(): {HOW}") from error
         raise
-    z = [rademacher(p, generator) for p in params]
-    # Hz = ∇(gᵀz), from the gradients that depend on the parameters at all
+
+
+def product(
+    grads: Sequence[Tensor | None], params: Sequence[Tensor], v: Sequence[Tensor], *, keep: bool = False
+) -> list[Tensor | None]:
+    """Hv from `gradients`; None where the loss does not depend on a parameter.  keep: the graph, for another product."""
+    # Hv = ∇(gᵀv), from the gradients that depend on the parameters at all
     live = [i for i, g in enumerate(grads) if g is not None and g.requires_grad]
     products: list[Tensor | None] = [None if g is None else torch.zeros_like(g) for g in grads]
     if live:
-        Hz = torch.autograd.grad(
-            [grads[i] for i in live], [params[i] for i in live], [z[i] for i in live], materialize_grads=True
+        Hv = torch.autograd.grad(
+            [cast(Tensor, grads[i]) for i in live],
+            [params[i] for i in live],
+            [v[i] for i in live],
+            materialize_grads=True,
+            retain_graph=keep,
         )
-        for i, value in zip(live, Hz, strict=True):
+        for i, value in zip(live, Hv, strict=True):
             products[i] = value
+    return products
+
+
+def hutchinson(
+    loss: Tensor, params: Sequence[Tensor], generator: torch.Generator | None = None
+) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
+    """Gradients, probes z and products Hz of `loss` (0-d) at `params`; None where the loss does not depend on a parameter.
+
+    z ⊙ Hz estimates the Hessian's diagonal without bias (Hutchinson; Bekas, Kokiopoulou & Saad 2007).
+    Raises RuntimeError, saying what the closure must do, where `loss` has no graph any more.
+    """
+    grads = gradients(loss, params)
+    z = [rademacher(p, generator) for p in params]
+    products = product(grads, params, z)
     return [None if g is None else g.detach() for g in grads], z, products

@@ -23,14 +23,14 @@ from sandbox import parts
 from sandbox.blocks import ELEMENT, Block, Flow
 from sandbox.blocks.base import broadcast_state, spread
 from sandbox.blocks.number import known, where
-from sandbox.composition import Composition
+from sandbox.composition import AGAIN, Composition
 from sandbox.scope import Over, Scope
 
 State = Mapping[str, Tensor]
 Observer = Callable[[Flow], None]
 
 # What the slots from curvature to solver see in the basis.
-INSIDE = ("g", "u", "d_old", "y", "m", "m_old", "g_old")
+INSIDE = ("g", "u", "d_old", "s", "y", "m", "m_old", "g_old")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,14 +116,14 @@ def advance(
     tensor: Scope,
     scope: Scope,
     grad_norm: Tensor | None = None,
-    hessian: Tensor | None = None,
+    inputs: Mapping[str, Tensor] | None = None,
     observe: Observer | None = None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """New state and new θ of one leaf; pure.
 
     observe: called at the end with everything that the step computed; it must change nothing.
 
-    `theta`, `g`, `hessian` and state of one number a parameter share the leaf's shape and dtype.
+    inputs: by `recipe.inputs`.  `theta`, `g`, inputs and state of one number a parameter share the leaf's shape and dtype.
     """
     recipe, new = p.recipe, {}
     x = Flow(
@@ -135,9 +135,10 @@ def advance(
         tensor=Over(tensor, theta),
         scope=Over(scope, theta),
         grad_norm=grad_norm,
-        hessian=hessian,
         a=p.a,
     )
+    for name, given in (inputs or {}).items():
+        setattr(x, name, given)
     x.d_old = recall(p, state, x)
     x.g_old = state["gradient.g"] if recipe.stores_gradient else None
 
@@ -147,14 +148,17 @@ def advance(
         new.update({f"{path}.{name}": tensor for name, tensor in after.items()})
         return output
 
+    x.again = state[AGAIN] if recipe.looks_again else None
     for i, block in enumerate(recipe.gradient):
         x.g = run(f"gradient.{i}", block, x.g)
+        if recipe.looks_again:
+            x.again = run(f"gradient.{i}", block, x.again)
     x.m_old = first("moment", recipe.moment, state)
     x.u = run("moment", recipe.moment, x.g)
     x.m = first("moment", recipe.moment, new)
-    if x.m is not None and x.m_old is not None:
-        # y = m_t - m_{t-1}
-        x.y = x.m - x.m_old
+    s, x.y = run("pairs", recipe.pairs, None)
+    # s = θ_{t-1} - θ_{t-2} = -η d
+    x.s = -x.lr_old * x.d_old if s is None and recipe.needs_step else s
     frame = enter(p, state, new, x)
     x.B = run("curvature", recipe.curvature, None)
     x.averaged = run("averaging", recipe.averaging, x.B)
@@ -166,6 +170,8 @@ def advance(
         new["direction.d"] = x.d
     if recipe.stores_gradient:
         new["gradient.g"] = x.outside["g"]
+    if recipe.looks_again:
+        new[AGAIN] = state[AGAIN]
     leave(p, state, new, x)
     if observe is not None:
         x.after = new
@@ -206,10 +212,15 @@ def dealias(old: Sequence[Tensor], new: Sequence[Tensor], copy: Callable[[Tensor
     """`new`, ready to be written over `old` one after another: what is another old tensor (a block may hand one state on to
     the next, or keep θ) is copied first, lest it change before it is read."""
 
-    def is_another(value: Tensor, place: int) -> bool:
-        return any(i != place and torch._C._is_alias_of(value, other) for i, other in enumerate(old))  # type: ignore[attr-defined]
+    places: dict[int, set[int]] = {}
+    for place, tensor in enumerate(old):
+        places.setdefault(_storage(tensor), set()).add(place)
+    return [copy(value) if places.get(_storage(value), {i}) != {i} else value for i, value in enumerate(new)]
 
-    return [copy(value) if is_another(value, place) else value for place, value in enumerate(new)]
+
+def _storage(tensor: Tensor) -> int:
+    """Equal for tensors that share memory."""
+    return tensor.untyped_storage()._cdata
 
 
 def own(path: str, block: Block, state: State) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from sandbox import blocks
 from sandbox.blocks import Block
 from sandbox.blocks.number import is_function, is_number, show
 
-SLOTS = ("gradient", "moment", "basis", "curvature", "averaging", "rectifier", "solve", "decay", "projection")
+SLOTS = ("gradient", "moment", "pairs", "basis", "curvature", "averaging", "rectifier", "solve", "decay", "projection")
 
 
 def misfit(slot: str, block: Any) -> str:

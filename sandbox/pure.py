@@ -10,9 +10,17 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sandbox import kernel, parts, scope
-from sandbox.blocks import COLUMNS, ELEMENT, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE
+from sandbox import kernel, parts, scope, suggest
+from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE
 from sandbox.composition import Composition
+
+_MEANT = {
+    "hessian": "z ⊙ Hz for each parameter; sandbox.hessian.hutchinson computes it, and sandbox.Optimizer does when "
+    "step(closure) gets a closure that returns the loss",
+    "product": "the Hessian times recipe.asked(state, params), which sandbox.Optimizer makes when step(closure) gets a closure "
+    "that returns the loss",
+    "sampled": "the gradient of the loss at labels drawn from the model, which sandbox.Optimizer makes from step(closure)",
+}
 
 
 def first_numbers(recipe: Composition) -> dict[str, Any]:
@@ -64,18 +72,20 @@ def update(
     grads: Any,
     *,
     lr: Any,
-    hessian: Any,
+    inputs: dict[str, Any],
     observe: Callable[[list[int], kernel.Flow], None] | None,
 ) -> tuple[Any, Any]:
     """One step; see `Recipe.update`."""
     leaves, spec = pytree.tree_flatten(params)
     states, grads = spec.flatten_up_to(state), spec.flatten_up_to(grads)
-    hessians = [None] * len(leaves) if hessian is None else spec.flatten_up_to(hessian)
-    if recipe.second_order and hessian is None:
-        raise ValueError(
-            f"recipe {recipe.name!r} needs `hessian`: z ⊙ Hz for each parameter; sandbox.hessian.hutchinson computes it, "
-            "and sandbox.Optimizer does when step(closure) gets a closure that returns the loss"
-        )
+    for name in inputs:
+        if name not in INPUTS:
+            raise TypeError(suggest.unknown("input of a step", name, INPUTS))
+    for name in recipe.inputs:
+        if inputs.get(name) is None:
+            raise ValueError(f"recipe {recipe.name!r} needs `{name}`: {_MEANT[name]}")
+    given = {name: spec.flatten_up_to(inputs[name]) for name in recipe.inputs}
+    extras = [{name: rows[i] for name, rows in given.items()} for i in range(len(leaves))]
     recipes = [recipe.of(p) for p in leaves]
     missing = [
         name for r, s in zip(recipes, states, strict=True) for name in (*r.host_names, *r.state_kinds()) if name not in s
@@ -94,7 +104,7 @@ def update(
         one, p, own = states[group[0]], leaves[group[0]], recipes[group[0]]
         exact = kernel.evaluate(own, (one["step"] + 1).to(torch.float64), recipe.rate_of(p, lr), one)
         prepared = exact.to(state_dtype(p.dtype), p.device)
-        rows = [[row[i] for i in group] for row in (states, leaves, grads, hessians)]
+        rows = [[row[i] for i in group] for row in (states, leaves, grads, extras)]
         after = together(own, prepared, rows, norm, observe and functools.partial(observe, group))
         for i, (new, theta) in zip(group, after, strict=True):
             host = {"step": states[i]["step"] + 1, **{name: _like(v, states[i][name]) for name, v in exact.applied.items()}}
@@ -111,32 +121,40 @@ def together(
 ) -> list[tuple[dict[str, Tensor], Tensor]]:
     """New state (without the 0-d numbers of the host) and θ of tensors that make one step together: one, or all under "global".
 
-    rows: lists of states, parameters, gradients and Hessian diagonals (or None), an entry a tensor.
+    rows: lists of states, parameters, gradients and dicts of inputs, an entry a tensor.
     observe: see `kernel.advance`; tensors that make a step together are one vector there.
     """
-    states, params, grads, hessians = rows
+    states, params, grads, extras = rows
     dtype, kinds = prepared.lr.dtype, recipe.state_kinds()
     norm = None if norm is None else norm.to(dtype)
-    wide: list[list[Any]] = [[None if v is None else v.to(dtype) for v in row] for row in (params, grads, hessians)]
+    wide: list[list[Any]] = [[v.to(dtype) for v in row] for row in (params, grads)]
+    inputs = {name: [each[name].to(dtype) for each in extras] for name in recipe.inputs}
     if len(params) == 1:
-        (theta,), (g,), (h,) = wide
+        (theta,), (g,), one = *wide, {name: row[0] for name, row in inputs.items()}
         state, within = laid(recipe, params[0], states[0]), scope.of_tensor(recipe.scope)
         if recipe.matrix:
-            theta, g, h = (None if v is None else v.reshape(scope.matrix(params[0])) for v in (theta, g, h))
-        new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, h, observe)
+            shape = scope.matrix(params[0])
+            theta, g, one = theta.reshape(shape), g.reshape(shape), {name: v.reshape(shape) for name, v in one.items()}
+        new, theta = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, one, observe)
         if recipe.matrix:
             theta = theta.reshape(params[0].shape)
             new = {name: value.reshape(states[0][name].shape) for name, value in new.items()}
         return [(new, theta.to(params[0].dtype))]
     layout = scope.Joined(params)
     theta, g = layout.pack(wide[0]), layout.pack(wide[1])
-    h = None if hessians[0] is None else layout.pack(wide[2])
+    packed = {name: layout.pack(row) for name, row in inputs.items()}
     pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
     state = {name: pack[name]([s[name] for s in states]) for name in kinds}
-    new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, h, observe)
+    new, theta = kernel.advance(prepared, state, theta, g, layout.tensor, layout.everything, norm, packed, observe)
     apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
     each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
     return [(s, th.to(p.dtype)) for s, th, p in zip(each, layout.unpack(theta), params, strict=True)]
+
+
+def asked(recipe: Composition, state: dict[str, Any], p: Tensor) -> Tensor:
+    """The v with which one tensor's step wants H v."""
+    own = kernel.own("pairs", recipe.pairs, state)
+    return recipe.pairs.vector(state["step"] + 1, p.to(state_dtype(p.dtype)), state.get("direction.d"), **own).to(p.dtype)
 
 
 def _like(value: Any, old: Tensor) -> Tensor:

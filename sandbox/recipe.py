@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from sandbox import describe, kernel, parts, pure, suggest
 from sandbox.blocks.base import register
-from sandbox.composition import Composition
+from sandbox.composition import AGAIN, Composition
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,20 +89,34 @@ class Recipe(Composition):
         grads: Any,
         *,
         lr: Any = None,
-        hessian: Any = None,
         observe: Callable[[list[int], kernel.Flow], None] | None = None,
+        **inputs: Any,
     ) -> tuple[Any, Any]:
         """One step: (state, params) -> (state, params).  Pure: nothing is changed in place, no Python state.
 
-        params, grads, hessian: trees of the same form; a gradient that is None leaves its tensor and state as they are.
+        params, grads, inputs: trees of the same form; a gradient that is None leaves its tensor and state as they are.
         lr: η, a number, 0-d tensor or function of t; default the recipe's.
-        hessian: z ⊙ Hz for a second-order recipe (`sandbox.hessian.hutchinson`).
+        inputs: what `recipe.inputs` names: hessian, z ⊙ Hz (`sandbox.hessian.hutchinson`); product, H v with the v of `asked`;
+            sampled, the gradient at labels drawn from the model.
         observe: called for each tensor with its place among the tree's leaves (a list: under scope "global" they are
             one vector), the `Flow` of its step; it must change nothing.
         Under scope "global" all tensors must have made the same number of steps.
-        Works under torch.func.vmap, grad, and make_fx.  Raises ValueError where shapes differ or `hessian` is missing.
+        A recipe that `looks_again` is to be shown each batch's gradient again after the step, by `seen`.
+        Works under torch.func.vmap, grad, and make_fx.  Raises ValueError where shapes differ or an input is missing.
         """
-        return pure.update(self, state, params, grads, lr=lr, hessian=hessian, observe=observe)
+        return pure.update(self, state, params, grads, lr=lr, inputs=inputs, observe=observe)
+
+    def asked(self, state: Any, params: Any) -> Any:
+        """The v of `product`, a tree like `params`."""
+        leaves, spec = pytree.tree_flatten(params)
+        made = [pure.asked(self, s, p) for s, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
+        return pytree.tree_unflatten(made, spec)
+
+    def seen(self, state: Any, grads: Any) -> Any:
+        """The state after a step of a recipe that `looks_again`, with the same batch's gradients where the step has led to."""
+        leaves, spec = pytree.tree_flatten(grads)
+        made = [{**s, AGAIN: g.to(s[AGAIN].dtype)} for s, g in zip(spec.flatten_up_to(state), leaves, strict=True)]
+        return pytree.tree_unflatten(made, spec)
 
     def __str__(self) -> str:
         """The algorithm line by line, with its numbers."""

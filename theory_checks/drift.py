@@ -20,15 +20,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
 from sandbox.recipe import Recipe
-from theory_checks import linear_proofs, population, scalar
+from theory_checks import linear_proofs, native, population, scalar
 from theory_checks.balls import Balls, Proof
 from theory_checks.evolution import differential
-from theory_checks.scalar import Floats, Rule
+from theory_checks.scalar import Rule
 
 BOX = (-1.0, 1.0)
 
@@ -51,23 +50,25 @@ class Cycle:
         """The rate over the largest there is, 2G."""
         return self.rate / (2 * max(map(abs, self.g)))
 
-    def steps(self, T: int, kind: Any = Floats) -> list[scalar.Step]:
-        """The run of T steps from θ_1 = 0."""
+    @property
+    def rows(self) -> list[list[float]]:
+        """The gradient of step 1, and those that follow in turn."""
+        return [[x] for x in (*self.g, self.g[0])]
+
+    def run(self, T: int) -> native.Steps:
+        """T steps from θ_1 = 0."""
         rule = dataclasses.replace(self.rule, box=BOX)
-        losses = scalar.linear([[self.g[0]], *([x] for x in (*self.g[1:], self.g[0]))], kind)
-        if kind is not Floats:
-            return linear_proofs.run(kind, rule, losses, [0.0], eta=self.eta, T=T)
-        return list(scalar.walk(rule, losses, [0.0], T, eta=self.eta))[:T]
+        return native.run(rule, native.linear, self.rows, [0.0], T, eta=self.eta)
 
     def regrets(self, T: int) -> np.ndarray:
         """R_1 … R_T against the best end of the box, which is the best point: (T,)."""
-        steps = self.steps(T)
-        g, theta = np.array([s.g[0] for s in steps]), np.array([s.theta[0] for s in steps])
+        theta, g, _ = (x[:, 0] for x in self.run(T))
         return np.cumsum(g * theta) + np.abs(np.cumsum(g))
 
     def proof(self, kind: Balls, T: int, share: float = 0.99) -> Proof:
         """R_T > share · rate · T in ball arithmetic."""
-        steps = self.steps(T, kind)
+        rule, losses = dataclasses.replace(self.rule, box=BOX), scalar.linear(self.rows, kind)
+        steps = linear_proofs.run(kind, rule, losses, [0.0], eta=self.eta, T=T)
         paid = list(accumulate(s.g[0] * s.theta[0] for s in steps))[-1]
         regret = paid + abs(sum(s.g[0] for s in steps))
         return Proof(f"R_T ≤ {share * self.rate:.6g} T at T = {T}", regret, kind.number(share * self.rate * T))

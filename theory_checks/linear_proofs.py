@@ -52,10 +52,15 @@ def run(kind: Balls, rule: Rule, oracle: scalar.Oracle, start: Sequence[float], 
     """T steps.  Raises Unseparated at the first that this precision does not enclose."""
     steps = []
     for step in scalar.walk(rule, oracle, start, T, eta=eta, kind=kind):
-        if not all(x.is_finite() for x in (*step.theta, *step.D)):
-            raise Unseparated(f"θ_{step.t} is not enclosed, after {kind.undecided} undecided maxima")
+        enclosed(step, kind)
         steps.append(step)
     return steps[:T]
+
+
+def enclosed(step: scalar.Step, kind: Any) -> None:
+    """Raises Unseparated for a step whose balls are not finite; nothing in floats."""
+    if isinstance(kind, Balls) and not all(x.is_finite() for x in (*step.theta, *step.D)):
+        raise Unseparated(f"θ_{step.t} is not enclosed, after {kind.undecided} undecided maxima")
 
 
 def _bounds(kind: Balls, steps: list[scalar.Step], a: list[Any], best: Any, eta: float, beta: Any, name: str) -> list[Any]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sandbox import suggest
-from theory_checks import certificates, drift, same_batch, tightness
+from theory_checks import certificates, drift, rotation, same_batch, tightness
 from theory_checks.balls import Balls, Proof
 from theory_checks.rates import ladder
 from theory_checks.report import fit_slope
@@ -70,11 +70,15 @@ def answers(*, T: int = 20_000, certify: bool = False) -> list[Answer]:
     return [answer(name, T=T, certify=certify) for name in QUESTIONS]
 
 
-def _linear(regrets: np.ndarray, rate: float) -> str:
+def _measured(regrets: np.ndarray) -> str:
     Ts, T = ladder(len(regrets)), len(regrets)
     s = fit_slope([float(t) for t in Ts], [float(regrets[t - 1]) for t in Ts], T / 30)
     slope = "no slope" if s is None else f"slope {s.value:.3f} [{s.low:.3f}, {s.high:.3f}]"
-    return f"R = {regrets[-1]:.5g} at T = {T:,}, {slope}, R/T → {rate:.3g}"
+    return f"R = {regrets[-1]:.5g} at T = {T:,}, {slope}"
+
+
+def _linear(regrets: np.ndarray, rate: float) -> str:
+    return f"{_measured(regrets)}, R/T → {rate:.3g}"
 
 
 def _drift(name: str) -> tuple[Callable[[int], str], Callable[[Balls], Proof]]:
@@ -123,5 +127,11 @@ QUESTIONS: dict[str, Entry] = {
         "proved: O(√T) on linear losses; refuted with kinks (same_batch)",
         _same_batch,
         lambda kind: same_batch.Kinked().proof(kind, CERTIFIED, 0.25),
+    ),
+    "same-batch-smooth": (
+        "And on smooth losses?",
+        "proved: O(√T) in one dimension (same_batch); refuted in two (rotation)",
+        lambda T: _measured(rotation.Rounds().regrets(T)),
+        lambda kind: rotation.Rounds().proof(kind, CERTIFIED, 0.25),
     ),
 }

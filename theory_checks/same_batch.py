@@ -4,7 +4,7 @@ Linear losses: y = 0, so B = 0, D = σ and the method is online gradient descent
 without a condition, and CE1 refutes nothing.  **Proved: it differs there.**
 
 Smooth losses in one dimension, β = 0: B_{t+1} = η_t h with h ≤ L between the two points, so D = σ from t ≥ (ηL/σ)² on, and
-regret is O(√T).  **Proved.**  In more dimensions B remembers other directions, and nothing is claimed.
+regret is O(√T).  **Proved.**  In two dimensions B remembers other directions.  **Refuted: linear regret**, `rotation`.
 
 Losses with a kink: a large slope C to the right of a point between θ_{t-1} and θ_t, a smaller c to its left, and then -1 twice.
 At the kink y = C - c, so D = (C - c)σ and the step is short; the two others are on the floor.  θ goes right where

@@ -134,6 +134,80 @@ class Step(NamedTuple):
     lr: Any
 
 
+class State(NamedTuple):
+    """What step t + 1 takes from step t; average: B̄.  D_old and lr_old belong to step t, as d and g_old do."""
+
+    theta: Vector
+    theta_old: Vector
+    m: Vector
+    B: Vector
+    average: Vector
+    d: Vector
+    g_old: Vector
+    D_old: Vector
+    lr_old: Any
+
+
+class Recursion:
+    """Steps with η_t = eta/√t (or eta, where not `decreasing`) in one kind of number."""
+
+    def __init__(self, rule: Rule, eta: Any, kind: Arithmetic = Floats, decreasing: bool = True) -> None:
+        number = kind.number
+        self.rule, self.kind, self.decreasing = rule, kind, decreasing
+        self.eta, self.eps, self.sigma, self.gamma, self.tiny = map(number, (eta, rule.eps, rule.sigma, rule.gamma, rule.tiny))
+        self.beta, self.beta_averaging = number(rule.beta), number(rule.beta_averaging)
+        self.ceiling = None if rule.ceiling is None or math.isinf(rule.ceiling) else number(rule.ceiling)
+        self.low, self.high = map(number, rule.box or (0.0, 0.0))
+
+    def begin(self, start: Sequence[Any]) -> State:
+        """The state before step 1, at θ_1 = start."""
+        theta, zeros = [self.kind.number(x) for x in start], [self.kind.number(0.0)] * len(start)
+        return State(theta, theta, zeros, zeros, zeros, zeros, zeros, zeros, self.eta)
+
+    def step(self, t: Any, old: State, oracle: Oracle, first: bool) -> tuple[Step, State]:
+        """Step t of the run, `first` where t is 1."""
+        rule, kind, largest = self.rule, self.kind, self.kind.largest
+        theta, B = old.theta, old.B
+        g = oracle(t, theta)
+        lr = self.eta / kind.sqrt(kind.number(t)) if self.decreasing else self.eta
+        # m_t = (1-a) m_{t-1} + a g_t;  y = m_t - m_{t-1}, or the difference of two gradients of f_t
+        keep, a = _weights(self.beta, t, rule.correct)
+        m = [keep * x + a * z for x, z in zip(old.m, g, strict=True)]
+        before = oracle(t, old.theta_old) if rule.same_batch and not first else g
+        y = [z - x for x, z in (zip(before, g, strict=True) if rule.same_batch else zip(old.m, m, strict=True))]
+        # α = (dᵀy + dᵀB d) / (‖d‖₄ + ε)⁴, 0 where d = 0;  B ← B - α d²
+        square = [x * x for x in old.d]
+        fourth = sum(x * x for x in square)
+        norm = fourth if rule.eps == 0 else (kind.sqrt(kind.sqrt(fourth)) + self.eps) ** 4
+        alpha = kind.quotient(_dot(old.d, y) + _dot(B, square), norm)
+        B = [x - alpha * z for x, z in zip(B, square, strict=True)]
+        average = B
+        if rule.beta_averaging:
+            # B̄_t = (1-a) B̄_{t-1} + a B_t
+            keep, a = _weights(self.beta_averaging, t, rule.correct_averaging)
+            average = [keep * x + a * z for x, z in zip(old.average, B, strict=True)]
+        # D = max(|B̄|, floor)
+        floor = self.sigma
+        if rule.relative:
+            floor = abs(g[0] - old.g_old[0])
+            for x, z in zip(g[1:], old.g_old[1:], strict=True):
+                floor = largest(floor, abs(x - z))
+            floor = largest(self.sigma * floor, self.tiny)
+        D = [largest(abs(x), floor) for x in average]
+        if rule.ceiling is not None:
+            # D_t = max(min(R_t, Λ), D_{t-1} η_t/η_{t-1})
+            D = D if self.ceiling is None else [-largest(-x, -self.ceiling) for x in D]
+            D = D if first else [largest(x, z * (lr / old.lr_old)) for x, z in zip(D, old.D_old, strict=True)]
+        # d = m/D + γ θ;  θ ← θ - η d, clamped
+        d = [x / z for x, z in zip(m, D, strict=True)]
+        if rule.gamma:
+            d = [x + self.gamma * z for x, z in zip(d, theta, strict=True)]
+        moved = [x - lr * z for x, z in zip(theta, d, strict=True)]
+        if rule.box:
+            moved = [-largest(-largest(x, self.low), -self.high) for x in moved]
+        return Step(t, theta, g, m, B, D, lr), State(moved, theta, m, B, average, d, g, D, lr)
+
+
 def walk(
     rule: Rule,
     oracle: Oracle,
@@ -144,58 +218,14 @@ def walk(
     kind: Arithmetic = Floats,
     decreasing: bool = True,
 ) -> Iterator[Step]:
-    """T steps with η_t = eta/√t (or eta, where not `decreasing`) on the losses whose gradients `oracle` gives."""
-    number, largest = kind.number, kind.largest
-    zeros = [number(0.0)] * len(start)
-    theta = theta_old = [number(x) for x in start]
-    m = B = average = d = g_old = D_old = zeros
-    size, eps, sigma, gamma, tiny = map(number, (eta, rule.eps, rule.sigma, rule.gamma, rule.tiny))
-    ceiling = None if rule.ceiling is None or math.isinf(rule.ceiling) else number(rule.ceiling)
-    low, high = map(number, rule.box or (0.0, 0.0))
-    lr_old = size
+    """T steps on the losses whose gradients `oracle` gives, and θ_{T+1}."""
+    recursion = Recursion(rule, eta, kind, decreasing)
+    state = recursion.begin(start)
     for t in range(1, T + 1):
-        g = oracle(t, theta)
-        lr = size / kind.sqrt(number(t)) if decreasing else size
-        # m_t = (1-a) m_{t-1} + a g_t;  y = m_t - m_{t-1}, or the difference of two gradients of f_t
-        keep, a = _weights(number(rule.beta), t, rule.correct)
-        m_new = [keep * x + a * z for x, z in zip(m, g, strict=True)]
-        before = oracle(t, theta_old) if rule.same_batch and t > 1 else g
-        y = [z - x for x, z in (zip(before, g, strict=True) if rule.same_batch else zip(m, m_new, strict=True))]
-        # α = (dᵀy + dᵀB d) / (‖d‖₄ + ε)⁴, 0 where d = 0;  B ← B - α d²
-        square = [x * x for x in d]
-        fourth = sum(x * x for x in square)
-        norm = fourth if rule.eps == 0 else (kind.sqrt(kind.sqrt(fourth)) + eps) ** 4
-        dy, dBd = _dot(d, y), _dot(B, square)
-        alpha = kind.quotient(dy + dBd, norm)
-        B = [x - alpha * z for x, z in zip(B, square, strict=True)]
-        if rule.beta_averaging:
-            # B̄_t = (1-a) B̄_{t-1} + a B_t
-            keep, a = _weights(number(rule.beta_averaging), t, rule.correct_averaging)
-            average = [keep * x + a * z for x, z in zip(average, B, strict=True)]
-        else:
-            average = B
-        # D = max(|B̄|, floor)
-        floor = sigma
-        if rule.relative:
-            floor = abs(g[0] - g_old[0])
-            for x, z in zip(g[1:], g_old[1:], strict=True):
-                floor = largest(floor, abs(x - z))
-            floor = largest(sigma * floor, tiny)
-        D = [largest(abs(x), floor) for x in average]
-        if rule.ceiling is not None:
-            # D_t = max(min(R_t, Λ), D_{t-1} η_t/η_{t-1})
-            D = D if ceiling is None else [-largest(-x, -ceiling) for x in D]
-            D = D if t == 1 else [largest(x, z * (lr / lr_old)) for x, z in zip(D, D_old, strict=True)]
-        yield Step(t, theta, g, m_new, B, D, lr)
-        # d = m/D + γ θ;  θ ← θ - η d, clamped
-        d = [x / z for x, z in zip(m_new, D, strict=True)]
-        if rule.gamma:
-            d = [x + gamma * z for x, z in zip(d, theta, strict=True)]
-        moved = [x - lr * z for x, z in zip(theta, d, strict=True)]
-        if rule.box:
-            moved = [-largest(-largest(x, low), -high) for x in moved]
-        theta_old, theta, m, g_old, D_old, lr_old = theta, moved, m_new, g, D, lr
-    yield Step(T + 1, theta, zeros, m, B, D_old, lr_old)
+        found, state = recursion.step(t, state, oracle, first=t == 1)
+        yield found
+    zeros = [kind.number(0.0)] * len(start)
+    yield Step(T + 1, state.theta, zeros, state.m, state.B, state.D_old, state.lr_old)
 
 
 def _weights(beta: Any, t: int, correct: bool) -> tuple[Any, Any]:

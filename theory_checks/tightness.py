@@ -19,11 +19,11 @@ T = (Λ/η)², and bound 1 is 2Λ√T/η there.  **Its order in Λ is right.**
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
+from scipy import signal
 
-from theory_checks import regret, scalar
+from theory_checks import native, regret
 from theory_checks.scalar import Rule
 
 
@@ -80,10 +80,8 @@ def attained(T: int, beta: float = 0.0, n: int | None = None, eta: float = 1.0, 
 
 def trajectory(g: np.ndarray, beta: float, eta: float) -> tuple[np.ndarray, np.ndarray]:
     """θ_1 … θ_{T+1} and m_1 … m_T on the floor D = 1."""
-    m, row = 0.0, np.empty(len(g))
-    for i, x in enumerate(g.tolist()):
-        m = beta * m + (1 - beta) * x
-        row[i] = m
+    # m_t = β m_{t-1} + (1-β) g_t
+    row = signal.lfilter([1 - beta], [1.0, -beta], g)
     moves = eta / np.sqrt(np.arange(1, len(g) + 1)) * row
     return np.concatenate([[0.0], -np.cumsum(moves)]), row
 
@@ -94,7 +92,7 @@ def ceiling(size: float, eta: float = 1.0, period: int = 8) -> tuple[int, float,
     small = 1 / (2 * size)
     rows = [[small], *[[1.0]] * (period - 1), [small]]
     rule = Rule(ceiling=size, box=(-1.0, 1.0))
-    steps: Iterator[scalar.Step] = scalar.walk(rule, scalar.linear(rows), [1.0], T, eta=eta)
+    theta, g, _ = native.run(rule, native.linear, rows, [1.0], T, eta=eta)
     # every gradient is positive: θ* = -1
-    paid = sum(s.g[0] * (s.theta[0] + 1) for s in steps if s.t <= T)
+    paid = float((g * (theta + 1)).sum())
     return T, paid, paid * eta / (size * T**0.5)

@@ -14,13 +14,13 @@ import inspect
 
 from sandbox import suggest
 from sandbox.recipe import Recipe
-from variants import ablations, adaptive, apollo, matrix, peers
+from variants import ablations, adaptive, apollo, history, matrix, peers
 
 __all__ = ["about", "get", "names"]
 
 _MAKERS = {
     name.replace("_", "-"): maker
-    for module in (apollo, ablations, peers, adaptive, matrix)
+    for module in (apollo, ablations, peers, adaptive, history, matrix)
     for name, maker in vars(module).items()
     if inspect.isfunction(maker) and maker.__module__ == module.__name__ and not name.startswith("_")
 }

@@ -11,6 +11,7 @@ from sandbox.blocks import (
     ClipParameterNorm,
     CorrectedRoot,
     FastAndSlow,
+    GaussNewtonEMA,
     HessianEMA,
     NesterovMoment,
     NesterovSecondMoment,
@@ -66,6 +67,20 @@ def sophia_h() -> Recipe:
         rectifier=Scaled(gamma=0.01, eps=1e-12),
         solve=ClipEach(limit=1.0),
         decay=AdamWDecay(weight_decay=0.2),
+    )
+
+
+def sophia_g() -> Recipe:
+    """θ = θ - η clip(m/max(γh, ε), ±1), h an EMA of n ĝ² each ten steps, ĝ the gradient at drawn labels (Liu et al. 2023).
+
+    2 words, 2 gradients (ĝ is taken each step, though one in ten is used).  γ = 0.05 as in the paper; the code has
+    |m|/(0.04 n h + 1e-15), n tokens of a batch.
+    """
+    return sophia_h().replace(
+        moment=EMA(beta=0.965, bias_correction=False),
+        curvature=GaussNewtonEMA(beta=0.99, every=10),
+        rectifier=Scaled(gamma=0.05, eps=1e-12),
+        decay=AdamWDecay(weight_decay=0.1),
     )
 
 

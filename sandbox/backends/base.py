@@ -72,13 +72,17 @@ class Cohort:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What a cohort's step takes: the recipe at this t, η_t, and for each member gradient and z ⊙ Hz (or None)."""
+    """What a cohort's step takes: the recipe at this t, η_t, and for each member its gradient and its inputs by name."""
 
     recipe: Recipe
     lr: float
     grads: list[Tensor]
-    hessians: list[Tensor | None]
+    inputs: dict[str, list[Tensor]]
     norm: Tensor | None  # ‖g‖₂ over all gradients of the optimizer, where the recipe needs it
+
+    def extra(self, i: int) -> dict[str, Tensor]:
+        """The inputs of member i."""
+        return {name: row[i] for name, row in self.inputs.items()}
 
 
 class Backend(Protocol):

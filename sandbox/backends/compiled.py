@@ -167,7 +167,7 @@ class Plan:
             states.append(made)
         theta, theta_views = buffer()
         g, g_views = buffer()
-        hessian, hessian_views = buffer() if recipe.second_order else (None, [])
+        inputs = {name: buffer() for name in recipe.inputs}
         rows = [t for r in (tensors, each) for t in (r.owner, r.lengths, r.valid)]
         kernel = kernel_of(recipe, self._signature("arena", theta, dtype, width), step_only=not self.flat, mode=self.mode)
         arena = Small(
@@ -178,8 +178,7 @@ class Plan:
             addresses=[v.data_ptr() for v in theta_views],
             g=g,
             g_views=g_views,
-            hessian=hessian,
-            hessian_views=hessian_views,
+            inputs=inputs,
             states=states,
             numbers=self.numbers[dtype, device],
             norm=self.norms[dtype, device],
@@ -211,7 +210,7 @@ class Plan:
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes the step that was loaded."""
         for large in self.large:
-            large.step(step.grads[large.index], step.hessians[large.index])
+            large.step(step.grads[large.index], [row[large.index] for row in step.inputs.values()])
         for small in self.small:
             self._run_arena(small, step)
         if self.eagerly:
@@ -219,9 +218,9 @@ class Plan:
 
     def _run_arena(self, small: Small, step: Step) -> None:
         extra = list(small.norm)
-        if small.hessian is not None:
-            torch._foreach_copy_(small.hessian_views, _some(step.hessians, small.indices))
-            extra.append(small.hessian)
+        for name, (made, views) in small.inputs.items():
+            torch._foreach_copy_(views, [step.inputs[name][i] for i in small.indices])
+            extra.append(made)
         if self.flat:
             if [p.data_ptr() for p in small.params] != small.addresses:
                 make_views(small)
@@ -232,7 +231,3 @@ class Plan:
             torch._foreach_sub_(small.params, small.theta_views)
         elif not self.flat:
             torch._foreach_copy_(small.params, small.theta_views)
-
-
-def _some(tensors: list[Tensor | None], indices: list[int]) -> list[Tensor]:
-    return [t for i in indices if (t := tensors[i]) is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -34,7 +35,8 @@ def advance(cohort: Cohort, step: Step, leaves: Sequence[Sequence[int]]) -> None
         key = pure.state_dtype(p.dtype), p.device
         if key not in prepared:
             prepared[key] = exact.to(*key)
-        rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
+        rows: list[Any] = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads)]
+        rows.append([step.extra(i) for i in members])
         after = pure.together(step.recipe, prepared[key], rows, step.norm)
         for i, (state, theta) in zip(members, after, strict=True):
             old = [cohort.params[i], *(cohort.states[i][name] for name in state)]

@@ -7,8 +7,8 @@
 numbers: `exported.numbers(recipe, t, lr)`, a float64 vector: a zero in place of the recipe's own rate, its other
 hyperparameters in the order of `recipe.hyperparameters()`, t (from 1), η_t, and at the end the last rate and the `recalled`
 hyperparameters of the last step, which a step replaces by its own.  A recipe that needs ‖g‖₂ over all tensors takes it after
-g, with shape (1,); one of second order then takes z ⊙ Hz.  State: in the order of `recipe.state_kinds()`; those of one number
-a tensor have shape (1,).
+g, with shape (1,); then come its inputs, in the order of `recipe.inputs`.  State: in the order of `recipe.state_kinds()`;
+those of one number a tensor have shape (1,).
 """
 
 from __future__ import annotations

@@ -68,34 +68,34 @@ def values_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any]) -> tuple
 
 
 def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1) -> GraphModule:
-    """The graph of step(numbers, *rows, theta, g, *norm, *hessian, *state), which changes theta and state in place.
+    """The graph of step(numbers, *rows, theta, g, *norm, *inputs, *state), which changes theta and state in place.
 
     numbers: (n,), the leaves of `numbers_of`.  rows: owner, lengths and valid of tensors, then of scopes, for an arena.
-    norm and hessian: where the recipe needs them.
+    norm and inputs (in the order of `recipe.inputs`): where the recipe needs them.
     opaque: for Inductor, which wants operators that it knows, and nothing written in place but inputs.
     """
     names = list(recipe.state_kinds())
 
     def step(numbers: Tensor, *rest: Tensor) -> list[Tensor]:
-        rows, inputs = (rest[:6], list(rest[6:])) if signature.kind == "arena" else ((), list(rest))
-        theta, g = inputs.pop(0), inputs.pop(0)
-        norm = inputs.pop(0).view(()) if recipe.needs_norm else None
-        hessian = inputs.pop(0).to(signature.dtype) if recipe.second_order else None
+        rows, states = (rest[:6], list(rest[6:])) if signature.kind == "arena" else ((), list(rest))
+        theta, g = states.pop(0), states.pop(0)
+        norm = states.pop(0).view(()) if recipe.needs_norm else None
+        inputs = {name: states.pop(0).to(signature.dtype) for name in recipe.inputs}
         exact = pytree.tree_unflatten(list(numbers.unbind()), signature.structure)
         if not signature.evaluated:
             exact = kernel.evaluate(*exact)
         prepared = pytree.tree_map(lambda v: torch.as_tensor(v).to(signature.dtype), exact)
         pair = (layout.Rows(*rows[:3]), layout.Rows(*rows[3:])) if rows else None
         tensor, within = layout.scopes(signature.kind, signature.scope, pair, opaque=opaque)
-        state = dict(zip(names, inputs, strict=True))
+        state = dict(zip(names, states, strict=True))
         wide = theta.to(signature.dtype), g.to(signature.dtype)
-        new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, hessian)
+        new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, inputs)
         # Inductor takes a clone for nothing, even of what is written afterwards; an operator of ours it must leave
         copy = torch.ops.apollo_sandbox.hold if opaque else torch.clone
         if not signature.evaluated:
             next_last = [torch.as_tensor(v).to(numbers.dtype).view(()) for v in exact.applied.values()]
             numbers.narrow(0, signature.structure.num_leaves - len(next_last), len(next_last)).copy_(torch.stack(next_last))
-        return kernel.dealias([*inputs, theta], [*(new[name] for name in names), after.to(signature.theta)], copy)
+        return kernel.dealias([*states, theta], [*(new[name] for name in names), after.to(signature.theta)], copy)
 
     inputs = example(recipe, signature, scale)
     try:
@@ -189,7 +189,7 @@ def example(recipe: Recipe, signature: Signature, scale: int = 1) -> list[Tensor
         inputs += [*rows(owners), *rows(scopes)]
     inputs += [filled(shape, signature.theta), filled(shape, signature.grad)]
     inputs += [filled((1,), signature.dtype)] if recipe.needs_norm else []
-    inputs += [filled(shape, signature.grad)] if recipe.second_order else []
+    inputs += [filled(shape, signature.grad) for _ in recipe.inputs]
     return inputs + [filled(shapes[k], signature.dtype) for k in kinds.values()]
 
 

@@ -46,11 +46,11 @@ class Large:
             and (self.copied or self.p.is_contiguous())
         )
 
-    def step(self, g: Tensor, h: Tensor | None) -> None:
+    def step(self, g: Tensor, inputs: list[Tensor]) -> None:
         """Makes the step whose numbers were loaded."""
         if self.copied or self.p.data_ptr() != self.address:
             self.look()
-        extra = [] if h is None else [layout.flatten(self.kind, h.contiguous())]
+        extra = [layout.flatten(self.kind, v.contiguous()) for v in inputs]
         self.run([self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states])
         if self.copied and not self.p.is_contiguous():
             self.p.copy_(self.theta.view(self.p.shape))
@@ -67,8 +67,7 @@ class Small:
     addresses: list[int]  # of theta_views
     g: Tensor
     g_views: list[Tensor]
-    hessian: Tensor | None
-    hessian_views: list[Tensor]
+    inputs: dict[str, tuple[Tensor, list[Tensor]]]  # buffer and views
     states: list[Tensor]
     numbers: Tensor
     norm: list[Tensor]

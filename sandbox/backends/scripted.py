@@ -120,8 +120,7 @@ class Scripted:
             params = [cohort.params[i].detach() for i in members]
             grads, states = [step.grads[i] for i in members], [cohort.states[i] for i in members]
             extra: list[Any] = [step.norm.to(device, state_dtype(dtype))] if step.norm is not None else []
-            if step.recipe.second_order:
-                extra.append([step.hessians[i] for i in members])
+            extra += [[row[i] for i in members] for row in step.inputs.values()]
             script.update(params, grads, states, step.lr, numbers.to(device), *extra)
 
 
@@ -151,9 +150,10 @@ def _source(recipe: Recipe, dtype: torch.dtype) -> str:
         value = float(initial.get(name, 0.0))
         makes += f"        s[{name!r}] = {value!r} * {made}, dtype={wide}, device=p.device)\n"
     norm = ", norm: Tensor" if recipe.needs_norm else ""
-    hessian = ", hessian: List[Tensor]" if recipe.second_order else ""
-    pass_norm, pass_hessian = ", norm" if norm else "", ", live_hessian" if hessian else ""
-    take_hessian = "            live_hessian.append(hessian[i])\n" if hessian else ""
+    given = "".join(f", {name}: List[Tensor]" for name in recipe.inputs)
+    pass_norm, pass_given = ", norm" if norm else "", "".join(f", live_{name}" for name in recipe.inputs)
+    make_given = "".join(f"    live_{name}: List[Tensor] = []\n" for name in recipe.inputs)
+    take_given = "".join(f"            live_{name}.append({name}[i])\n" for name in recipe.inputs)
     norm_of = (
         f"    norms = [g.to({wide}).square().sum() for g in live_grads]\n    norm = torch.stack(norms).sum().sqrt()\n"
         if norm
@@ -182,36 +182,34 @@ def keep(self, s: Dict[str, Tensor], numbers: Tensor) -> None:
     s["step"].add_(1)
 {keeps}
 def update(
-    self, params: List[Tensor], grads: List[Tensor], state: List[Dict[str, Tensor]], lr: float, hyper: Tensor{norm}{hessian}
+    self, params: List[Tensor], grads: List[Tensor], state: List[Dict[str, Tensor]], lr: float, hyper: Tensor{norm}{given}
 ) -> None:
 {body}
 
-def step(self, params: List[Tensor], grads: List[Optional[Tensor]], state: List[Dict[str, Tensor]], lr: float{hessian}) -> None:
+def step(self, params: List[Tensor], grads: List[Optional[Tensor]], state: List[Dict[str, Tensor]], lr: float{given}) -> None:
     live_params: List[Tensor] = []
     live_grads: List[Tensor] = []
     live_state: List[Dict[str, Tensor]] = []
-    live_hessian: List[Tensor] = []
-    for i in range(len(params)):
+{make_given}    for i in range(len(params)):
         g = grads[i]
         if g is not None and params[i].numel() > 0:
             live_params.append(params[i].detach())
             live_grads.append(g)
             live_state.append(state[i])
-{take_hessian}    if len(live_params) == 0:
+{take_given}    if len(live_params) == 0:
         return
-{norm_of}{_cohorts(recipe, pass_norm, pass_hessian)}"""
+{norm_of}{_cohorts(recipe, pass_norm, pass_given)}"""
 
 
-def _cohorts(recipe: Recipe, norm: str, hessian: str) -> str:
+def _cohorts(recipe: Recipe, norm: str, given: str) -> str:
     """Who steps together: all at once where each is on its own, else those of one step count and one last rate."""
     if recipe.scope != "global":
-        return f"    self.update(live_params, live_grads, live_state, lr, self.numbers{norm}{hessian})\n"
-    parts = ["params", "grads", "state"] + (["hessian"] if hessian else [])
-    sources = {"params": "live_params", "grads": "live_grads", "state": "live_state", "hessian": "live_hessian"}
+        return f"    self.update(live_params, live_grads, live_state, lr, self.numbers{norm}{given})\n"
+    parts = ["params", "grads", "state", *recipe.inputs]
     kinds = {"state": "List[Dict[str, Tensor]]"}
     start = "".join(f"            some_{p}: {kinds.get(p, 'List[Tensor]')} = []\n" for p in parts)
-    take = "".join(f"                    some_{p}.append({sources[p]}[j])\n" for p in parts)
-    some_hessian = ", some_hessian" if hessian else ""
+    take = "".join(f"                    some_{p}.append(live_{p}[j])\n" for p in parts)
+    some = "".join(f", some_{name}" for name in recipe.inputs)
     alike = " and ".join(f"float(other[{name!r}]) == float(first[{name!r}])" for name in recipe.host_names)
     return f"""    done: List[bool] = [False for p in live_params]
     for i in range(len(live_params)):
@@ -221,7 +219,7 @@ def _cohorts(recipe: Recipe, norm: str, hessian: str) -> str:
                 other = live_state[j]
                 if not done[j] and {alike}:
                     done[j] = True
-{take}            self.update(some_params, some_grads, some_state, lr, self.numbers{norm}{some_hessian})
+{take}            self.update(some_params, some_grads, some_state, lr, self.numbers{norm}{some})
 """
 
 
@@ -241,7 +239,7 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
         lines = [f"theta = {view.format('p')}"]
         arguments = ["numbers", "theta", view.format("g")]
         arguments += ["norm"] if recipe.needs_norm else []
-        arguments += [view.format("hessian[i]")] if recipe.second_order else []
+        arguments += [view.format(f"{name}[i]") for name in recipe.inputs]
         for j, (name, shape) in enumerate(kinds.items()):
             laid = shape == ELEMENT or (shape == SCOPE and (whole_scope or recipe.scope in ("channel", "coordinate")))
             few = ".view(1)" if shape in (SCOPE, TENSOR) else ""
@@ -275,9 +273,8 @@ def _joint(recipe: Recipe, kinds: dict[str, str], wide: str) -> str:
     ]
     arguments = ["numbers", "owner", "lengths", "valid", "owner", "lengths", "valid", "theta", "g"]
     arguments += ["norm"] if recipe.needs_norm else []
-    if recipe.second_order:
-        lines.append("h = torch.cat([v.reshape(-1, 1) for v in hessian])")
-        arguments.append("h")
+    lines += [f"all_{name} = torch.cat([v.reshape(-1, 1) for v in {name}])" for name in recipe.inputs]
+    arguments += [f"all_{name}" for name in recipe.inputs]
     back = []
     for j, (name, shape) in enumerate(kinds.items()):
         if shape == ELEMENT:

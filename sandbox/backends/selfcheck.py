@@ -33,24 +33,26 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
     shapes = MATRICES if recipe.matrix else SHAPES
     tensors = _tensors(shapes, signature.theta, signature.device)
     grads = [_tensors(shapes, signature.grad, signature.device, seed) for seed in range(1, STEPS + 2)]
-    h = _tensors(shapes, signature.grad, signature.device, STEPS + 2) if recipe.second_order else None
+    given: dict[str, Any] = {
+        name: _tensors(shapes, signature.grad, signature.device, STEPS + 2 + k) for k, name in enumerate(recipe.inputs)
+    }
     states, lr = recipe.init(tensors), _rate(recipe)
     for row in grads[:-1]:
-        states, tensors = recipe.update(states, tensors, row, lr=lr, hessian=h)
+        states, tensors = recipe.update(states, tensors, row, lr=lr, **given)
     values, structure = graph.numbers_of(recipe, float(STEPS + 1), lr, states[0], evaluated=signature.evaluated)
     if structure != signature.structure:
         return  # coefficients that have other names at other t
     kind = signature.dtype if signature.evaluated else torch.float64
     numbers = torch.tensor([float(v) for v in values], dtype=kind, device=signature.device)
     norm = [global_norm(grads[-1]).to(signature.dtype).view(1)] if recipe.needs_norm else []
-    right_states, right_theta = recipe.update(states, tensors, grads[-1], lr=lr, hessian=h)
+    right_states, right_theta = recipe.update(states, tensors, grads[-1], lr=lr, **given)
     # tensors that share a scalar make one step; others may go alone
     parts = [list(range(len(tensors)))] if signature.kind == "arena" else [[i] for i in range(len(tensors))]
     if signature.kind != "arena":
         parts = [part for part in parts if layout.kind_of(recipe, tensors[part[0]]) == signature.kind]
     for part in parts:
-        packed = _Packed(recipe, signature, *([row[i] for i in part] for row in (states, tensors, grads[-1], h or tensors)))
-        run(numbers.clone(), *packed.rows, packed.theta, packed.g, *norm, *packed.h, *packed.states)
+        packed = _Packed(recipe, signature, *([row[i] for i in part] for row in (states, tensors, grads[-1], *given.values())))
+        run(numbers.clone(), *packed.rows, packed.theta, packed.g, *norm, *packed.inputs, *packed.states)
         for i, (state, theta) in zip(part, packed.unpacked(), strict=True):
             found = {"θ": tensors[i] - theta if steps_only else theta, **state}
             for name, mine in found.items():
@@ -89,7 +91,7 @@ def _compare(recipe: Recipe, name: str, mine: Tensor, right: Tensor, shape: tupl
 class _Packed:
     """Tensors and states in a graph's layout, and back."""
 
-    def __init__(self, recipe: Recipe, signature: graph.Signature, states: Any, tensors: Any, grads: Any, h: Any) -> None:
+    def __init__(self, recipe: Recipe, signature: graph.Signature, states: Any, tensors: Any, grads: Any, *inputs: Any) -> None:
         self.recipe, self.signature, self.tensors = recipe, signature, tensors
         self.arena = signature.kind == "arena"
         device = torch.device(signature.device)
@@ -104,7 +106,7 @@ class _Packed:
             self.places = torch.cat([s + torch.arange(p.numel(), device=device) for s, p in zip(starts, tensors, strict=True)])
             self.total = len(owners.owner)
         self.theta, self.g = self._laid(tensors), self._laid(grads)
-        self.h = [self._laid(h)] if recipe.second_order else []
+        self.inputs = [self._laid(each) for each in inputs]
         self.states = [self._state([s[name] for s in states], kind) for name, kind in recipe.state_kinds().items()]
 
     def _laid(self, tensors: list[Tensor]) -> Tensor:

@@ -4,6 +4,7 @@ from sandbox.blocks.averaging import NoAveraging, RunningMaximum
 from sandbox.blocks.base import (
     COLUMNS,
     ELEMENT,
+    INPUTS,
     LEFT,
     OF_MATRICES,
     QUADRATIC,
@@ -22,7 +23,6 @@ from sandbox.blocks.curvature import (
     Belief,
     CenteredSecondMoment,
     Hutchinson,
-    Outer,
     SecondMoment,
     SumOfSquares,
     Unit,
@@ -31,12 +31,15 @@ from sandbox.blocks.curvature import (
 from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
 from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
 from sandbox.blocks.graft import Graft
+from sandbox.blocks.limited_memory import TwoLoop, UnitLength
 from sandbox.blocks.mixtures import FastAndSlow, NesterovEMA, NesterovMoment, TwoRates
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
-from sandbox.blocks.moments_of_squares import CoverOfSquares, HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
+from sandbox.blocks.moments_of_squares import GaussNewtonEMA, HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
 from sandbox.blocks.number import Number, number, where
 from sandbox.blocks.orthogonal import Orthogonalize
+from sandbox.blocks.pairs import AveragedIterates, EmpiricalFisher, Product, SameBatch, Successive
 from sandbox.blocks.projection import Box, NoProjection
+from sandbox.blocks.rank_two import Broyden, RegularizedBFGS
 from sandbox.blocks.rectifier import (
     AbsoluteFloor,
     BeliefFloor,
@@ -50,7 +53,21 @@ from sandbox.blocks.rectifier import (
     StepRatio,
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
-from sandbox.blocks.slots import Averaging, Basis, Curvature, Decay, Gradient, Moment, Projection, Rectifier, Schedule, Solve
+from sandbox.blocks.secant_quotients import AccumulatedSecant, BarzilaiBorwein, DiagonalBarzilaiBorwein
+from sandbox.blocks.shaped import CoverOfSquares, Outer
+from sandbox.blocks.slots import (
+    Averaging,
+    Basis,
+    Curvature,
+    Decay,
+    Gradient,
+    Moment,
+    Pairs,
+    Projection,
+    Rectifier,
+    Schedule,
+    Solve,
+)
 from sandbox.blocks.solve import ClipEach, Divide, Sign
 from sandbox.blocks.window import FullMatrix
 
@@ -58,6 +75,7 @@ __all__ = [
     "COLUMNS",
     "ELEMENT",
     "EMA",
+    "INPUTS",
     "LEFT",
     "OF_MATRICES",
     "QUADRATIC",
@@ -67,14 +85,18 @@ __all__ = [
     "SQUARE",
     "TENSOR",
     "AbsoluteFloor",
+    "AccumulatedSecant",
     "AdamWDecay",
+    "AveragedIterates",
     "Averaging",
+    "BarzilaiBorwein",
     "Basis",
     "Belief",
     "BeliefFloor",
     "Block",
     "Bound",
     "Box",
+    "Broyden",
     "CenteredSecondMoment",
     "ClipEach",
     "ClipGlobalNorm",
@@ -85,10 +107,13 @@ __all__ = [
     "Curvature",
     "Decay",
     "Decoupled",
+    "DiagonalBarzilaiBorwein",
     "Divide",
+    "EmpiricalFisher",
     "FastAndSlow",
     "Flow",
     "FullMatrix",
+    "GaussNewtonEMA",
     "Geometric",
     "Gradient",
     "Graft",
@@ -112,13 +137,17 @@ __all__ = [
     "Number",
     "Orthogonalize",
     "Outer",
+    "Pairs",
     "Power",
+    "Product",
     "Projection",
     "ProximalDecay",
     "RawEMA",
     "RectifiedSquareRoot",
     "Rectifier",
+    "RegularizedBFGS",
     "RunningMaximum",
+    "SameBatch",
     "ScaleInvariantFloor",
     "Scaled",
     "Schedule",
@@ -132,10 +161,13 @@ __all__ = [
     "Stable",
     "Standard",
     "StepRatio",
+    "Successive",
     "SumOfSquares",
     "Tracked",
+    "TwoLoop",
     "TwoRates",
     "Unit",
+    "UnitLength",
     "VarianceReduction",
     "WeakSecant",
     "block",

@@ -49,6 +49,9 @@ from sandbox import suggest
 from sandbox.blocks.number import is_number, number, show, validated
 from sandbox.scope import Scope
 
+# What a step may take beside the gradient, made by whoever runs it.
+INPUTS = ("hessian", "sampled", "product")
+
 # Shapes that a state may have: one number a coordinate, one a scope, one a tensor;
 ELEMENT, SCOPE, TENSOR = "element", "scope", "tensor"
 # for a tensor as an (m, n) matrix, m = shape[0]: (m, 1), (1, n), (m, m), (n, n);  for one of N entries: (N, N).
@@ -73,12 +76,16 @@ class Flow:
     tensor: Scope  # reductions over each parameter tensor
     scope: Scope  # reductions over the recipe's scope
     grad_norm: Any = None  # ‖g‖₂ over all tensors, before any gradient block
-    hessian: Any = None  # z ⊙ Hz, for second-order blocks
+    hessian: Any = None  # z ⊙ Hz
+    sampled: Any = None  # the gradient at labels drawn from the model
+    product: Any = None  # Hv, v what the pairs block asks for
+    again: Any = None  # ∇f(θ_t; ξ_{t-1}), the last batch's gradient at the present point (0 at first)
     d_old: Any = None  # d_t, the previous direction (0 at first)
     g_old: Any = None  # the previous gradient, after the gradient blocks (0 at first)
     m_old: Any = None  # m before the update
     m: Any = None  # m after it
-    y: Any = None  # m - m_old
+    s: Any = None  # step of the pair, -η d as a rule
+    y: Any = None  # change of the gradient along it, m - m_old as a rule
     order: Any = None  # places of rows and columns in the next step's basis, where it changes them
     left: Any = None  # eigenvalues of the basis's left factor, (m, 1)
     right: Any = None  # and of its right one, (1, n)
@@ -100,8 +107,8 @@ class Block:
     """Base of all blocks; see the module's docstring.
 
     Class attributes: `slots` (where it fits), `state` (name -> one of `KINDS`), `matrix` (it takes tensors as matrices),
-    `needs` (fields of Flow that must exist: "d_old", "g_old", "y", "hessian", "grad_norm"), `recalls` (its output comes again
-    from its state),
+    `needs` (fields of Flow that must exist: "d_old", "g_old", "s", "y", "grad_norm", "again", "left", "right", and the inputs
+    "hessian", "sampled", "product"), `recalls` (its output comes again from its state),
     `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """

@@ -266,17 +266,3 @@ class Unit(Curvature):
         """1 everywhere."""
         # B = 1
         return torch.ones_like(x.g), state
-
-
-@block
-class Outer(Curvature):
-    """B_ij = λ_i λ_j   (of the basis's left and right factor: Gupta et al. 2018, Shampoo; Martens & Grosse 2015, K-FAC)."""
-
-    needs = ("left", "right")
-    recalls = False
-    latex = r"B_{ij} = \lambda_{L,i}\, \lambda_{R,j}"
-
-    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
-        """λ_i λ_j."""
-        # B_ij = λ_i λ_j
-        return x.left * x.right, state

@@ -19,6 +19,7 @@ class L2Decay(Gradient):
     """
 
     weight_decay: Number = number(default=5e-4, range="[0, inf)")
+    affine = True
     latex = r"g \leftarrow g + \gamma\,\theta"
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:

@@ -1,15 +1,14 @@
-"""Curvatures that average squares or Hessian diagonals otherwise than Adam: EAdam's, Adan's, Sophia's, SM3's."""
+"""Curvatures that average squares or Hessian diagonals otherwise than Adam: EAdam's, Adan's, Sophia's."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from sandbox.blocks.base import COLUMNS, ELEMENT, ROWS, Flow, block
+from sandbox.blocks.base import ELEMENT, Flow, block
 from sandbox.blocks.mixtures import change
-from sandbox.blocks.number import Number, number, where
+from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Curvature
 
 
@@ -81,8 +80,7 @@ class HessianEMA(Curvature):
 
     def check(self) -> None:
         """every ≥ 1."""
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise ValueError(f"HessianEMA: every must be a whole number of at least 1, got {self.every!r}")
+        whole(self, "every", 1)
 
     def coefficients(self, t: Any) -> dict[str, Any]:
         """Shares of the newest product and of the past."""
@@ -100,19 +98,17 @@ class HessianEMA(Curvature):
 
 
 @block
-class CoverOfSquares(Curvature):
-    """B_ij = min(r_i, c_j) + g_ij²;  r_i = max_j B_ij,  c_j = max_i B_ij   (Anil et al. 2019, SM3-II).
+class GaussNewtonEMA(HessianEMA):
+    """B = β B + (1-β) n ĝ² at t = 1, 1+k, 1+2k, …   (Liu et al. 2023, Sophia-G; ĝ: gradient at n labels drawn from the model)
 
-    A number a row and column.  B is never below Adagrad's sum of squares; on vectors it is that sum.
+    n ĝ² estimates the Gauss-Newton diagonal without bias.  ĝ is asked for at every step and left out at the others.
+    beta: β in [0, 1).  every: k ≥ 1, steps between two looks.
     """
 
-    recalls = False
-    state = {"r": ROWS, "c": COLUMNS}
-    latex = r"B_{ij} = \min(r_i, c_j) + g_{ij}^2,\quad r_i \leftarrow \max_j B_{ij},\; c_j \leftarrow \max_i B_{ij}"
+    needs = ("sampled",)
+    latex = r"B_t = \beta B_{t-1} + (1-\beta)\, n \hat g^2 \quad\text{every } k \text{ steps}"
 
-    def step(self, x: Flow, *, r: Tensor, c: Tensor) -> tuple[Any, dict[str, Tensor]]:
-        """B, and its largest entries by row and by column."""
-        # B = min(r, c) + g²
-        B = torch.minimum(r, c) + x.g.square()
-        # r_i = max_j B_ij,  c_j = max_i B_ij
-        return B, {"r": B.amax(1, keepdim=True), "c": B.amax(0, keepdim=True)} if B.numel() else {"r": r, "c": c}
+    def update(self, x: Flow, *, B: Tensor) -> dict[str, Tensor]:
+        """The average of n ĝ²."""
+        # B ← β B + (1-β) n ĝ²
+        return {"B": x.c.keep * B + x.c.a * x.sampled.square()}

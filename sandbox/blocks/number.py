@@ -101,3 +101,10 @@ def where(condition: Any, a: Any, b: Any) -> Any:
         return a if condition else b
     a, b = (torch.as_tensor(v, dtype=torch.float64, device=condition.device) for v in (a, b))
     return torch.where(condition, a, b)
+
+
+def whole(owner: Any, name: str, least: int) -> None:
+    """Raises ValueError where a block's field, which is structure and no number, is not a whole number of at least `least`."""
+    value = getattr(owner, name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{type(owner).__name__}: {name} must be a whole number of at least {least}, got {value!r}")

@@ -78,7 +78,7 @@ class BeliefFloor(Rectifier):
 
     eps: Number = number(default=1e-4, range="[0, inf)")
     tiny: Number = number(default=1e-30, range="(0, inf)")
-    needs = ("y",)
+    needs = ("m",)
     state = {"floor": SCOPE, "shift": TENSOR}
     reads = ()
     latex = r"D_t = \max(|\bar B_t|, \lVert g_t - m_{t-1} \rVert_\infty) + \epsilon/a"

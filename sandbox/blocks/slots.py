@@ -20,9 +20,14 @@ class Schedule(Block):
 
 
 class Gradient(Block):
-    """Turns the gradient (`value`, also `x.g`) into the one that the method sees."""
+    """Turns the gradient (`value`, also `x.g`) into the one that the method sees.
+
+    affine: whether it adds something that depends on θ alone, so that pairs of one batch can see it too: then `step` uses
+    nothing but `x.value` and `x.theta`, and has no state.
+    """
 
     slots: ClassVar[tuple[str, ...]] = ("gradient",)
+    affine: ClassVar[bool] = False
 
 
 class Moment(Block):
@@ -33,6 +38,21 @@ class Moment(Block):
     def weight(self, t: Any) -> Any:
         """Weight a of the newest gradient in m at update t."""
         return 1.0
+
+
+class Pairs(Block):
+    """Says which pair (s, y), a step and the change of the gradient along it, shows the curvature to the blocks after it.
+
+    Output: (s, y); s None stands for the last step, -η d.
+    """
+
+    slots: ClassVar[tuple[str, ...]] = ("pairs",)
+    own_step: ClassVar[bool] = False  # whether s is another one than the last step
+    successive: ClassVar[bool] = False  # whether y compares the moment's averages
+
+    def vector(self, t: Any, theta: Tensor, d: Tensor | None, **state: Tensor) -> Tensor:
+        """The v with which a block that needs "product" wants H v at step t, from θ, the last direction and its own state."""
+        raise TypeError(f"{type(self).__name__} must define vector(t, theta, d, **state): what H is multiplied with")
 
 
 class Basis(Block):
@@ -105,7 +125,7 @@ class Rectifier(Block):
 
 
 class Solve(Block):
-    """Makes the direction p from u/D (`value`); `x.u` and `x.D` have both apart, `x.d_old` and `x.y` the last pair."""
+    """Makes the direction p from u/D (`value`); `x.u` and `x.D` have both apart, `x.s` and `x.y` the last pair."""
 
     slots: ClassVar[tuple[str, ...]] = ("solve",)
     symbol: ClassVar[tuple[str, str]] = ("p", "p_t")  # what the decay's equation calls the output, as text and in LaTeX

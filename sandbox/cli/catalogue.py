@@ -12,7 +12,7 @@ from sandbox.cli import interrupt, screen
 
 @dataclasses.dataclass
 class Variants(interrupt.Command):
-    """List every variant: its state, what it changes, its source."""
+    """List every variant: its state a parameter, gradients a step, what it is and whose.  `show NAME` says more."""
 
     def main(self) -> int:
         """Prints the table."""
@@ -24,8 +24,9 @@ class Variants(interrupt.Command):
         rows = []
         for name in variants.names():
             recipe = variants.get(name)
-            rows.append([name, f"{recipe.lr:g}", recipe.words_text, variants.about(name).splitlines()[0]])
-        screen.table(screen.console(), ["variant", "lr", "words", "what it is"], rows)
+            numbers = [f"{recipe.lr:g}", recipe.words_text, str(recipe.evaluations)]
+            rows.append([name, *numbers, variants.about(name).splitlines()[0]])
+        screen.table(screen.console(), ["variant", "lr", "words", "gradients", "what it is"], rows)
         return 0
 
 

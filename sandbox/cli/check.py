@@ -207,7 +207,7 @@ class Rates:
     """Slopes of log regret and log min ‖∇f‖² on log T, with 95 % intervals, beside the exponents of the theorems."""
 
     steps: int = 1_000_000
-    """T of the longest runs: a million takes some minutes."""
+    """T of the longest runs: a million takes about twenty seconds."""
     out: Path = OUT
     """Folder for the figure."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp, vmap
 from torch.utils import _pytree as pytree
 
-from sandbox import suggest
+from sandbox import hessian, labels, suggest
 from sandbox.ensemble.members import Group
 from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
@@ -27,18 +27,28 @@ class Unbatchable(Exception):
 def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool) -> Callable[..., Any]:
     """step(varied, lr, state, params, batch, z, old) of one member -> (state, params, loss, finite, measured, old).
 
-    z: ±1 for second-order recipes, else None.  old: D and η of the step before, where a probe needs them (`before`), else ().
+    z: a dict of what is drawn for the recipe's inputs: "hessian", ±1; "sampled", (seed, draw).  None where nothing is.
+    old: D and η of the step before, where a probe needs them (`before`), else ().
     measured: probe -> 0-d tensor, over all tensors together.
     """
 
     def step(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
         recipe = group.recipe(varied)
-        hessian = None
+        inputs = {}
         grads, value = grad_and_value(loss)(params, batch)
         if recipe.second_order:
             # Hz as the gradient of ∇f(θ)ᵀz
             back = vjp(lambda p: grad(loss)(p, batch), params)[1]
-            hessian = pytree.tree_map(recipe.curvature.hessian, z, back(z)[0])
+        if "hessian" in recipe.inputs:
+            inputs["hessian"] = pytree.tree_map(recipe.curvature.hessian, z["hessian"], back(z["hessian"])[0])
+        if "product" in recipe.inputs:
+            inputs["product"] = back(recipe.asked(state, params))[0]
+        if "sampled" in recipe.inputs:
+            if torch._C._functorch.is_batchedtensor(z["sampled"]):
+                raise Unbatchable("its labels are drawn from the model")
+            with labels.Drawn(hessian.generator(*z["sampled"].tolist())) as drawn:
+                other = grad(loss)(params, batch)
+            inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
         seen: dict[int, views.View] = {}
         leaves = pytree.tree_leaves(params)
         sizes = [p.numel() for p in leaves]
@@ -48,7 +58,9 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
             parts = views.split(views.of(own, x), [sizes[i] for i in members])
             seen.update(zip(members, parts, strict=True))
 
-        state, params = recipe.update(state, params, grads, lr=lr, hessian=hessian, observe=observe if probes else None)
+        state, params = recipe.update(state, params, grads, lr=lr, observe=observe if probes else None, **inputs)
+        if recipe.looks_again:
+            state = recipe.seen(state, grad(loss)(params, batch))
         finite = value.isfinite() & torch.stack([g.sum() for g in pytree.tree_leaves(grads)]).isfinite().all()
         measured: dict[str, Tensor] = {}
         if probes:

@@ -55,7 +55,7 @@ class Lockstep:
         self._steps: dict[bool, Callable[..., Any]] = {}
 
     def batch(self) -> tuple[Any, Any]:
-        """The next batch of each seed, and the probes z of a second-order recipe."""
+        """The next batch of each seed, and what is drawn for the recipe's inputs."""
         rows = [next(stream) for stream in self.streams]
         batch = None
         if any(leaf is not None for leaf in pytree.tree_leaves(rows)):
@@ -65,13 +65,15 @@ class Lockstep:
                 raise ValueError(
                     f"batches must be trees of tensors, at each step of equal shapes for all seeds: {error}"
                 ) from error
-        z = None
-        if self.recipe.second_order:
+        z: dict[str, Any] = {}
+        if "hessian" in self.recipe.inputs:
             one = pytree.tree_map(lambda p: p[0, 0], self.params)
             draws = [hessian.generator(seed, self.draws) for seed in self.seeds]
-            self.draws += 1
-            z = grid.stack([pytree.tree_map(lambda p, g=g: hessian.rademacher(p, g), one) for g in draws])
-        return batch, z
+            z["hessian"] = grid.stack([pytree.tree_map(lambda p, g=g: hessian.rademacher(p, g), one) for g in draws])
+        if "sampled" in self.recipe.inputs:
+            z["sampled"] = torch.tensor([[seed, self.draws] for seed in self.seeds])
+        self.draws += bool(z)
+        return batch, z or None
 
     def _rates(self, t: int) -> Tensor:
         if self.plain is None:

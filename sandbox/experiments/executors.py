@@ -232,9 +232,10 @@ def _tell(told: Any, todo: list[Unit], tick: Callable[[Unit, int], None]) -> Non
 
 @contextlib.contextmanager
 def _own_pool(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
-    context = get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # torch is imported once for all workers there will be
     told = context.Queue()
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_listen, initargs=(told,))
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_listen, initargs=(told, dict(os.environ)))
     try:
         yield pool, told
     finally:
@@ -249,9 +250,13 @@ def _own_pool(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
 _TOLD: Any = None  # in a worker: where it says how far it is
 
 
-def _listen(told: Any) -> None:
+def _listen(told: Any, environment: dict[str, str]) -> None:
+    """The start of a worker, which is forked from a server that may be older than this pool."""
     global _TOLD
     _TOLD = told
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ.clear()
+    os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -50,6 +50,11 @@ class Ours:
         """Whether a step makes a Hessian-vector product."""
         return self.recipe.second_order
 
+    @property
+    def gradients_a_call(self) -> int:
+        """Gradients that a call of the closure takes, a Hessian-vector product counted as one."""
+        return 1 + len({"hessian", "product"} & set(self.recipe.inputs))
+
     def fingerprint(self) -> str:
         """Of blocks and numbers."""
         try:

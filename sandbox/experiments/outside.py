@@ -8,7 +8,9 @@ sandbox.Outside(MyOptimizer, lr=0.1, name="mine", only="matrices", rest="adamw")
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import inspect
@@ -48,8 +50,14 @@ class Outside:
     options: Mapping[str, Any]
     path: str
 
-    second_order = False
+    gradients_a_call = 1
     moving = False
+
+    @property
+    def second_order(self) -> bool:
+        """Whether the optimizer's closure is to leave backward() to it; it says so by an attribute of this name."""
+        made = imports.attribute(self.factory) if isinstance(self.factory, str) else self.factory
+        return bool(getattr(made, "second_order", False))
 
     def __init__(
         self,
@@ -86,11 +94,7 @@ class Outside:
 
     def fingerprint(self) -> str:
         """Of path, arguments and the version of the package."""
-        top = self.path.partition(":")[0].partition(".")[0]
-        try:
-            version = importlib.metadata.version(importlib.metadata.packages_distributions().get(top, [top])[0])
-        except importlib.metadata.PackageNotFoundError:
-            version = "none"
+        version = _version(self.path.partition(":")[0].partition(".")[0])
         rest = toml.fingerprint(self.rest) if isinstance(self.rest, Recipe) else self.rest and self.rest.fingerprint()
         text = repr((self.path, sorted((k, repr(v)) for k, v in self.options.items()), self.only, rest, version))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -196,3 +200,12 @@ def spelled(text: str) -> Outside | None:
     except (ValueError, SyntaxError) as error:
         raise ValueError(f"{text!r}: write literal keyword arguments, as in torch.optim:SGD(momentum=0.9)") from error
     return Outside(f"{module}:{attribute}", **options)
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """Of the distribution that a package comes from; "none" for a module that was not installed."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)  # called alike, as most are: the table of all of them is slow to make
+    others = importlib.metadata.packages_distributions().get(package)
+    return importlib.metadata.version(others[0]) if others else "none"

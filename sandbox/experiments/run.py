@@ -108,7 +108,7 @@ class _Training:
                 else:
                     self.noise.back_to(mark)  # each evaluation of one step sees the same noise
             calls += 1
-            self.gradients += len(batches) * (2 if self.method.second_order else 1)
+            self.gradients += len(batches) * self.method.gradients_a_call
             for optimizer in self.optimizers:
                 optimizer.zero_grad()
             total: Any = 0.0

@@ -112,7 +112,7 @@ def _rows(task: Task, recipe: Recipe, run: Run, found: ensemble.Ensemble, i: int
             diverged = True
             break
         floor, train_loss = values.pop("floor_occupancy"), values.pop("train_loss")
-        gradients = step * (2 if recipe.second_order else 1)
+        gradients = step * recipe.evaluations
         shown = None if math.isnan(floor) else floor
         made = single.row(task, step, train_loss, list(values.values()), shown, gradients)
         shapes = [p.shape[1:] for p in found.params.values()]

@@ -71,7 +71,8 @@ def _table(owner: Any) -> dict[str, Any]:
     table: dict[str, Any] = {} if isinstance(owner, Recipe) else {"block": _path(type(owner))}
     for field in dataclasses.fields(owner):
         value = getattr(owner, field.name)
-        if isinstance(value, blocks.Divide | blocks.Standard):  # younger than texts and fingerprints, which stay as they were
+        # defaults, younger than texts, which stay as they were
+        if isinstance(value, blocks.Divide | blocks.Standard | blocks.Successive):
             continue
         if isinstance(value, Block | Recipe):
             table[field.name] = _table(value)

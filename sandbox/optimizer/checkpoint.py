@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sandbox import parts
-from sandbox.blocks import Divide, Standard
+from sandbox.blocks import Divide, Standard, Successive
 from sandbox.blocks.number import is_function, show
 from sandbox.optimizer import groups
 from sandbox.optimizer.cohorts import complete
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+# What checkpoints from before these were slots do not name.
+_UNNAMED = {
+    "solve": parts.structure(Divide()),
+    "pairs": parts.structure(Successive()),
+    "basis": parts.structure(Standard()),
+}
 
 
 def pack(state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -84,8 +91,7 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
 def _check_recipe(index: int, group: dict[str, Any], saved: Any) -> None:
     if not isinstance(saved, dict):
         raise ValueError(f"group {index}: no recipe in the checkpoint; it is not one of sandbox.Optimizer")
-    # not named before they were slots
-    here, saved = _structure(group), {"solve": parts.structure(Divide()), "basis": parts.structure(Standard()), **saved}
+    here, saved = _structure(group), {**_UNNAMED, **saved}
     differing = [f"{slot}: {saved.get(slot)} there, {here[slot]} here" for slot in here if saved.get(slot) != here[slot]]
     if differing:
         raise ValueError(

@@ -17,15 +17,18 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from torch import Tensor
 
-from sandbox import backends, hessian, lookup, parts, suggest
+from sandbox import backends, lookup, parts, suggest
 from sandbox.backends import Backend, Cohort, Step
 from sandbox.optimizer import checkpoint, groups
 from sandbox.optimizer.cohorts import Cohorts, complete, same_objects, tidy
+from sandbox.optimizer.inputs import ByParameter, Evaluation
 from sandbox.pure import global_norm
 from sandbox.recipe import Recipe
 
 if TYPE_CHECKING:
     from sandbox.probes import Watch
+
+_CALLED = {"hessian": "Hessian-vector product", "product": "Hessian-vector product", "sampled": "gradient at drawn labels"}
 
 NonFinite = Literal["raise", "skip", "pass"]
 
@@ -143,17 +146,17 @@ class Optimizer(torch.optim.Optimizer):
         """Makes one step; returns what the closure returned.
 
         closure: computes the loss and, for first-order recipes, calls backward(), as for any torch optimizer.  For second-order
-            recipes it returns the loss and leaves backward() to the step, which sets p.grad.
+            recipes it returns the loss and leaves backward() to the step, which sets p.grad.  Recipes that look at a batch
+            twice (`recipe.looks_again`, "sampled") call it twice, the second time with the random state of the first.
         Raises TypeError for a sparse gradient, FloatingPointError for NaN or infinity (see `nonfinite`), RuntimeError for a
         second-order recipe without what it needs.
         """
         recipes = [groups.recipe_of(group) for group in self.param_groups]
-        loss, products = self._evaluate(closure, recipes)
-        # a parameter that no Hessian-vector product reaches (a frozen one) makes no step of second order, whatever its p.grad
+        evaluation = Evaluation(closure, self.param_groups, recipes, self.state)
+        loss, inputs = evaluation.loss, evaluation.inputs
+        # a parameter that an input does not reach (a frozen one) makes no step of a recipe that needs it, whatever its p.grad
         grads = [
-            [p.grad if p in products else None for p in group["params"]]
-            if recipe.second_order
-            else [p.grad for p in group["params"]]
+            [p.grad if all(p in inputs[name] for name in recipe.inputs) else None for p in group["params"]]
             for recipe, group in zip(recipes, self.param_groups, strict=True)
         ]
         for row, group in zip(grads, self.param_groups, strict=True):
@@ -165,23 +168,26 @@ class Optimizer(torch.optim.Optimizer):
             self._cohorts = {}
         cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row)]
         norm = self._norm(recipes, cohorts)
-        planned = [(index, cohort, self._planned(index, cohort, row, products, norm)) for index, cohort, row in cohorts]
+        planned = [(index, cohort, self._planned(index, cohort, row, inputs, norm)) for index, cohort, row in cohorts]
         totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
         if check and not self._finite(totals, grads, "gradient"):
             return loss
-        if check and products:
-            rows = [[products.get(p) for p in group["params"]] for group in self.param_groups]
-            if not self._finite(backends.totals(list(products.values())), rows, "Hessian-vector product"):
+        for name, made in inputs.items() if check else ():
+            rows = [[made.get(p) for p in group["params"]] for group in self.param_groups]
+            if not self._finite(backends.totals(list(made.values())), rows, _CALLED[name]):
                 return loss
         if self.watch is not None:
             self.watch.observe([(self.names(index, cohort), cohort, step) for index, cohort, step in planned])
         for _, cohort, step in planned:
             self._backend.step(cohort, step)
             cohort.advance({name: float(value) for name, value in step.recipe.applied(step.lr).items()})
+        bad = evaluation.look_again(p for _, cohort, _ in planned for p in cohort.params)
         if any(cohort.changed for _, cohort, _ in planned):
             self._entries = list(self._state_entries())
             for _, cohort, _ in planned:
                 cohort.changed = False
+        if bad and self.nonfinite == "raise":
+            raise FloatingPointError("NaN or infinity in a gradient of the last batch at the point that the step has led to")
         return loss
 
     def _state_entries(self) -> Iterator[Any]:
@@ -198,15 +204,15 @@ class Optimizer(torch.optim.Optimizer):
         return global_norm([g for grads in mine for g in grads])
 
     def _planned(
-        self, index: int, cohort: Cohort, row: list[Tensor | None], products: dict[Tensor, Tensor], norm: Tensor | None
+        self, index: int, cohort: Cohort, row: list[Tensor | None], inputs: dict[str, ByParameter], norm: Tensor | None
     ) -> Step:
         whole, lr = self.current_recipe(index), groups.rate(self.param_groups[index], cohort.steps + 1)
         recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], lr)
         recipe = parts.at(recipe, cohort.steps + 1) if recipe.has_schedules else recipe
         recipe.decay.check_lr(lr)
         mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
-        hessians: list[Tensor | None] = [products.get(p) for p in cohort.params] if products else [None] * len(cohort.params)
-        return Step(recipe, lr, cast(list[Tensor], mine), hessians, norm if recipe.needs_norm else None)
+        given = {name: [inputs[name][p] for p in cohort.params] for name in recipe.inputs}
+        return Step(recipe, lr, cast(list[Tensor], mine), given, norm if recipe.needs_norm else None)
 
     def _in_step(self, index: int, grads: list[Tensor | None]) -> list[Cohort]:
         group, present = self.param_groups[index], [g is not None for g in grads]
@@ -215,32 +221,6 @@ class Optimizer(torch.optim.Optimizer):
             name = functools.partial(groups.name, self.param_groups, index)
             kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, self.state, name)
         return kept.each
-
-    def _evaluate(self, closure: Callable[[], Any] | None, recipes: list[Recipe]) -> tuple[Any, dict[Tensor, Tensor]]:
-        """The closure's result, and z ⊙ Hz for the groups whose recipe is of second order."""
-        second = [(group, recipe) for group, recipe in zip(self.param_groups, recipes, strict=True) if recipe.second_order]
-        if closure is None:
-            if second:
-                raise RuntimeError(f"recipe {second[0][1].name!r}: {hessian.HOW}")
-            return None, {}
-        with torch.enable_grad():
-            loss = closure()
-        if not second:
-            return loss, {}
-        params = [p for g in self.param_groups for p in g["params"] if p.requires_grad]
-        draws = max(group["draws"] for group, _ in second)
-        grads, z, Hz = hessian.hutchinson(loss, params, hessian.generator(second[0][0]["seed"], draws))
-        for group, _ in second:
-            group["draws"] = draws + 1
-        curvature = {p: (group, recipe.of(p).curvature) for group, recipe in second for p in group["params"]}
-        products = {}
-        for p, g, probe, product in zip(params, grads, z, Hz, strict=True):
-            p.grad = g
-            if p in curvature and product is not None:
-                group, block = curvature[p]
-                h = block.hessian(probe, product)
-                products[p] = -h if group["maximize"] else h
-        return loss.detach(), products
 
     def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str) -> bool:
         """Whether all tensors are finite, if their totals do not show it already; raises or counts as `nonfinite` says."""

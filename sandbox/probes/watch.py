@@ -150,7 +150,8 @@ def replay(cohort: Cohort, step: Step) -> list[View]:
         p = cohort.params[members[0]].detach()
         where = state_dtype(p.dtype), p.device
         prepared = kernel.evaluate(recipe, cohort.steps + 1, step.lr, cohort.last).to(*where)
-        rows = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads, step.hessians)]
+        rows: list[Any] = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads)]
+        rows.append([step.extra(i) for i in members])
         seen: list[View] = []
 
         def observe(x: Flow, seen: list[View] = seen, now: Composition = prepared.recipe) -> None:

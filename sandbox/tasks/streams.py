@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sandbox import generators
+
 _STREAMS = {"init": 0, "order": 1, "noise": 2}
 
 
@@ -50,45 +52,31 @@ class Generators:
             random.seed(start)
             np.random.seed(start)  # noqa: NPY002 - the global generator is the one that others draw from
             torch.manual_seed(start)
-            self._states = _states()
+            self._states = generators.states()
 
     def mark(self) -> Any:
         """Where the stream stands, inside a `with`."""
-        return _states()
+        return generators.states()
 
     def back_to(self, mark: Any) -> None:
         """Goes on from a `mark`, inside a `with`."""
-        _set(mark)
+        generators.put(mark)
 
     def __enter__(self) -> Generators:
-        self._outer.append(_states())
-        _set(self._states)
+        self._outer.append(generators.states())
+        generators.put(self._states)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._states = _states()
-        _set(self._outer.pop())
-
-
-def _states() -> Any:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
-
-
-def _set(states: Any) -> None:
-    python, numpy, cpu, cuda = states
-    random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002
-    torch.set_rng_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state_all(cuda)
+        self._states = generators.states()
+        generators.put(self._outer.pop())
 
 
 @contextlib.contextmanager
 def _kept() -> Iterator[None]:
     """Puts the global generators back afterwards."""
-    before = _states()
+    before = generators.states()
     try:
         yield
     finally:
-        _set(before)
+        generators.put(before)

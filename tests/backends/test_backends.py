@@ -18,6 +18,7 @@ import variants
 from sandbox.backends import exported, kernels, places
 from sandbox.blocks import ClipGlobalNorm, ClipValue, Decoupled, L2Decay, Stable
 from sandbox.forms import toml
+from tests.light import light
 from tests.outside_blocks import Halfway, MeanAbsolute, Remembering
 from tests.problem import MIXED as SHAPES
 from tests.problem import STEPS, Torchs
@@ -90,17 +91,21 @@ def assert_alike(one, two, dtype):
             torch.testing.assert_close(a[name], b[name], msg=lambda m, name=name: f"{name}: {m}", **scale)
 
 
+# Two loops over a history take Inductor a minute each.
+HISTORY = {"sdlbfgs"}
+
+
 def cases():
     for name in variants.names():
         for backend in ("compiled", "scripted"):
             for dtype in (torch.float64, torch.float32):
-                slow = [pytest.mark.slow] if backend == "compiled" and dtype == torch.float32 else []
+                slow = [pytest.mark.slow] if backend == "compiled" and (dtype == torch.float32 or name in HISTORY) else []
                 yield pytest.param(name, backend, dtype, id=f"{name}-{backend}-{str(dtype)[6:]}", marks=slow)
 
 
 @pytest.mark.parametrize(("name", "backend", "dtype"), cases())
 def test_equal_to_eager(name, backend, dtype):
-    recipe = variants.get(name)
+    recipe = light(name)
     one, two = trajectory(recipe, dtype, backend), eager(recipe, dtype)
     if name in ("no-stepsize-correction", "zhu"):
         # chaotic: one bit of one entry changed at the start moves the eager trajectory by 1e-13 at step 9, by 1e-6 at step 29
@@ -446,6 +451,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_flat_under_distributed_data_parallel(tmp_path):
     """Two processes on gloo, each with half of the batch, equal one process with all of it."""
     (tmp_path / "ddp.py").write_text(DDP)
@@ -474,7 +480,11 @@ assert "sandbox" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("name", ["apollo", "apollow", "global-secant", "channel-secant", "scale-invariant", "radam"])
+@pytest.mark.parametrize(
+    "name",
+    ["apollo", "channel-secant"]
+    + [pytest.param(n, marks=pytest.mark.slow) for n in ("apollow", "global-secant", "scale-invariant", "radam")],
+)
 def test_a_script_runs_where_the_package_is_not(name, tmp_path):
     recipe = variants.get(name)
     if name == "apollo":

@@ -18,6 +18,7 @@ from sandbox.blocks import (
     Unit,
     block,
 )
+from tests.light import light
 
 
 @block
@@ -241,7 +242,7 @@ def test_every_variant_passes_in_the_arena(name, dtype):
     """The check itself raises no false alarm: in bfloat16, where rounding is largest, and float32, whatever the decay's rate."""
     from sandbox.backends import graph, selfcheck
 
-    made = variants.get(name)
+    made = light(name)
     values, structure = graph.numbers_of(made, 1.0, 0.01, made.init(torch.zeros(2)), evaluated=True)
     width = 1 if made.scope == "channel" else 128
     signature = graph.Signature(structure, "arena", width, made.scope, dtype, dtype, torch.float32, "cpu", evaluated=True)

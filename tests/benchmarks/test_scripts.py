@@ -1,5 +1,6 @@
 """The scripts of benchmarks, run on the CPU as far as that goes: they refuse politely, and can tell a wrong trajectory."""
 
+import pytest
 import torch
 
 from tests.benchmarks import gpu
@@ -11,6 +12,7 @@ def test_it_refuses_where_there_is_no_gpu(monkeypatch, capsys):
     assert "No GPU that torch can use" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_it_compares_trajectories(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "copy_bandwidth", lambda device: 1e9)
     assert gpu.check_backends(["sgd"], "cpu")["sgd"]["scripted"] <= 1e-6

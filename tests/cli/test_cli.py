@@ -186,6 +186,7 @@ def test_check_scale_invariance(monkeypatch, capsys):
     assert cli.main([*small, "scale-invariant"]) == 1
 
 
+@pytest.mark.slow
 def test_check_all(tmp_path, capsys):
     """Everything within minutes, and exit code 0: the paper's statements are refuted, the repaired ones kept."""
     assert cli.main(["check", "all", "--out", str(tmp_path)]) == 0

@@ -15,6 +15,7 @@ import sandbox
 import variants
 from sandbox.blocks import EMA, AdamWDecay, ClipGlobalNorm, Decoupled, L2Decay, SoftAbsolute
 from sandbox.recipe import Recipe
+from tests.light import light
 from tests.problem import SHAPES, Problem
 
 
@@ -393,7 +394,7 @@ def through_a_file(state_dict):
 def test_checkpoints_are_exact(name, dtype):
     """Resumed from a file, a run is bitwise the run that was not interrupted."""
     model, again = network(dtype=dtype), network(seed=5, dtype=dtype)
-    optimizer, other = (sandbox.Optimizer(m.parameters(), name, seed=k) for k, m in enumerate((model, again)))
+    optimizer, other = (sandbox.Optimizer(m.parameters(), light(name), seed=k) for k, m in enumerate((model, again)))
     for o, m, steps in ((optimizer, model, 4), (other, again, 2)):
         train(o, m, steps, dtype=dtype)
     optimizer.param_groups[0]["lr"] = 0.003

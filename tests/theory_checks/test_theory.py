@@ -1,5 +1,6 @@
 """Theorem 2 and Theorem 3, as stated and repaired, against the published numbers; properties on random problems."""
 
+import dataclasses
 import json
 import math
 
@@ -15,8 +16,10 @@ import variants
 from sandbox.blocks import EMA, AbsoluteFloor, Box, Monotone, Projection, WeakSecant, block
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
-from theory_checks import counterexamples, coupling, nonconvex, problems, record, regret, scale_invariance, weak_secant
+from tests.light import light
+from theory_checks import counterexamples, coupling, native, nonconvex, problems, record, regret, scale_invariance, weak_secant
 from theory_checks.report import VACUOUS, VERIFIED, VIOLATED, fit_slope
+from theory_checks.scalar import Rule
 
 STATED = regret.STATED
 
@@ -86,17 +89,28 @@ def test_forms_of_a_report(cycle):
 # -- under the box ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("recipe", "expected", "slope"),
-    [
-        (counterexamples.theory_apollo(), (704.6, 3521.9, 14056.1), 0.998),
-        (monotone(4.0), (99.5, 104.3, 112.8), 0.047),
-        pytest.param(monotone(10.0), (257.9, 405.8, 409.3), 0.055, marks=pytest.mark.slow),
-        pytest.param(monotone(100.0), (457.4, 2034.6, 6313.9), 0.86, marks=pytest.mark.slow),
-        pytest.param(monotone(math.inf), (480.0, 2398.0, 9580.9), 0.999, marks=pytest.mark.slow),
-    ],
-    ids=["apollo", "monotone-4", "monotone-10", "monotone-100", "monotone-inf"],
-)
+ON_THE_BOX = [
+    pytest.param(counterexamples.theory_apollo(), (704.6, 3521.9, 14056.1), 0.998, id="apollo"),
+    pytest.param(monotone(4.0), (99.5, 104.3, 112.8), 0.047, id="monotone-4"),
+    pytest.param(monotone(10.0), (257.9, 405.8, 409.3), 0.055, id="monotone-10"),
+    pytest.param(monotone(100.0), (457.4, 2034.6, 6313.9), 0.86, id="monotone-100"),
+    pytest.param(monotone(math.inf), (480.0, 2398.0, 9580.9), 0.999, id="monotone-inf"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "expected", "slope"), ON_THE_BOX)
+def test_regret_of_ce1_on_the_box(recipe, expected, slope):
+    """The same numbers by the compiled recursion."""
+    rule = dataclasses.replace(Rule.of(recipe), box=(-1.0, 1.0))
+    rows = [problems.CYCLE_FIRST, *problems.CYCLE]
+    theta, g, _ = native.run(rule, native.linear, rows, [0.0, 0.0], 20_000, eta=0.38)
+    regrets = np.cumsum((g * theta).sum(1)) + np.abs(np.cumsum(g, 0)).sum(1)
+    for T, value in zip((1000, 5000, 20_000), expected, strict=True):
+        assert regrets[T - 1] == pytest.approx(value, abs=0.06 if value not in (480.0, 2398.0) else 0.6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "expected", "slope"), ON_THE_BOX)
 def test_ce1_on_the_box(recipe, expected, slope):
     """Regret at T = 1,000, 5,000 and 20,000 and its slope, as published: linear for Apollo, flat for the repair."""
     run = counterexamples.cycle_run(20_000, recipe, "cycle-box")
@@ -290,7 +304,7 @@ def test_a_bound_five_times_too_small_would_be_caught():
     assert max(ratios) <= 1.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10_000), beta=st.sampled_from([1e-9, 0.5, 0.9]), eta=st.sampled_from([0.02, 0.1]))
 def test_theorem_3_repaired_on_random_functions(seed, beta, eta):
     """Expectation exact over all 2^T noises, T = 6; bound 5 holds wherever its conditions do."""
@@ -330,6 +344,7 @@ def noisy(seed, **options):
     return nonconvex.check(recipe, f, start, T=6, eta=0.4, L=1.3, H=3.0, gap=3.0, L_D=4.0, noise=0.5, seed=seed, **options)
 
 
+@pytest.mark.slow
 def test_monte_carlo_against_the_exact_expectation():
     """The same small problem: within the 95 % half width of E for at least 15 of 20 seeds (19 are expected; fewer than 15 has
     odds of 3e-4), unbiased to three standard errors of their mean; and the half width falls with the root of the samples."""
@@ -401,9 +416,9 @@ def test_bad_input():
         record("adahessian", "cycle", 5)
 
 
-@pytest.mark.parametrize("name", [n for n in variants.names() if not variants.get(n).second_order])
+@pytest.mark.parametrize("name", [n for n in variants.names() if variants.get(n).evaluations == 1])
 def test_any_recipe_can_be_recorded(name):
-    run = record(name, "ridge-diabetes", 12, lr=InverseSquareRoot(first=0.01))
+    run = record(light(name), "ridge-diabetes", 12, lr=InverseSquareRoot(first=0.01))
     report = regret.check(run, points=3)
     assert report.bounds
     assert np.isfinite(run.theta).all()

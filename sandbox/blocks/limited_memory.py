@@ -1,0 +1,165 @@
+"""Limited-memory quasi-Newton: u times an inverse Hessian that is made of the last pairs (s, y)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sandbox.blocks.base import ELEMENT, SCOPE, Flow, block
+from sandbox.blocks.number import Number, number, whole
+from sandbox.blocks.slots import Solve
+
+
+@block
+class TwoLoop(Solve):
+    """p = H m, H = BFGS of the last pairs (s, y) from H₀ = 1/D   (Nocedal 1980, L-BFGS's two loops)
+
+        q = u;  α_k = ρ_k s_kᵀq,  q ← q - α_k y_k  (newest first);  p = q/D;  p ← p + (α_k - ρ_k y_kᵀp) s_k  (oldest first)
+
+    with ρ_k = 1/s_kᵀy_k and sums over the recipe's scope.  A pair is kept where sᵀy > tiny + least sᵀs.
+    damped: ȳ = θ y + (1-θ) D s in place of y, θ = .75 sᵀDs/(sᵀDs - sᵀy) where sᵀy < .25 sᵀDs, else 1: then sᵀȳ ≥ .25 sᵀDs,
+    and the pair of every step that moved is kept (Wang, Ma, Goldfarb & Liu 2017, SdLBFGS).
+    stepsize_correction: ηy in place of y, with the rate of the last step: what `WeakSecant` does, so that D and H are on one
+    scale where D comes from it.
+
+    memory: h ≥ 0, number of pairs; 0 is `Divide`.  tiny ≥ 0, in units of sᵀy; least ≥ 0, in units of curvature.
+    Keeps 2h words a parameter, and d.
+    """
+
+    memory: int = 10
+    damped: bool = False
+    stepsize_correction: bool = False
+    tiny: Number = number(default=1e-10, range="[0, inf)")
+    least: Number = number(default=0.0, range="[0, inf)")
+    needs = ("s", "y")
+    recalls = False
+
+    def check(self) -> None:
+        """memory ≥ 0."""
+        whole(self, "memory", 0)
+
+    @property
+    def text(self) -> str:
+        """The equation as configured."""
+        y = ["y"] + ["ηy"] * self.stepsize_correction + ["θy + (1-θ)Ds ≥ ¼sᵀDs along s"] * self.damped
+        return f"p = H m, H from 1/D by BFGS with the last {self.memory} pairs (s, {y[-1]})"
+
+    @property
+    def latex(self) -> str:
+        """The equation as configured."""
+        y = ["y"] + [r"\eta y"] * self.stepsize_correction + [r"\theta y + (1-\theta) D s"] * self.damped
+        pairs = rf"\text{{ by BFGS with the last {self.memory} pairs }} (s, {y[-1]})"
+        return rf"p_t = H_t m_t,\quad H_t \text{{ from }} D_t^{{-1}} {pairs}"
+
+    @property
+    def state(self) -> Mapping[str, str]:
+        """The pairs, newest first, and their ρ; an empty place has ρ = 0 and weighs nothing."""
+        kinds = {"s": ELEMENT, "y": ELEMENT, "rho": SCOPE}
+        return {f"{name}{k}": kind for name, kind in kinds.items() for k in range(self.memory)}
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """p, and the pairs."""
+        total, spread = x.scope.sum, x.scope.spread
+        state = self._kept(x, state)
+        q, alphas = x.u, []
+        for k in range(self.memory):
+            s, y, rho = state[f"s{k}"], state[f"y{k}"], state[f"rho{k}"]
+            # α_k = ρ_k s_kᵀq;  q ← q - α_k y_k
+            alphas.append(rho * total(s * q))
+            q = q - spread(alphas[k]) * y
+        # p = H₀ q
+        p = q / x.D
+        for k in reversed(range(self.memory)):
+            s, y, rho = state[f"s{k}"], state[f"y{k}"], state[f"rho{k}"]
+            # p ← p + (α_k - ρ_k y_kᵀp) s_k
+            p = p + spread(alphas[k] - rho * total(y * p)) * s
+        return p, state
+
+    def _kept(self, x: Flow, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state with the newest pair in front, where it is accepted."""
+        if not self.memory:
+            return {}
+        total, spread = x.scope.sum, x.scope.spread
+        s, y = x.s, x.lr_old * x.y if self.stepsize_correction else x.y
+        sy = total(s * y)
+        if self.damped:
+            y = damped(x, s, y, sy)
+            sy = total(s * y)
+        # sᵀy > tiny + least sᵀs
+        accepted = sy > self.tiny + self.least * total(s.square())
+        rho = torch.where(accepted, 1 / torch.where(accepted, sy, 1.0), 0.0)
+        everywhere = spread(torch.where(accepted, 1.0, 0.0).to(s.dtype)) > 0
+        newest = {"s": s, "y": y, "rho": rho}
+        kept: dict[str, Tensor] = {}
+        for name, value in newest.items():
+            where = accepted if name == "rho" else everywhere
+            shifted = [value, *(state[f"{name}{k}"] for k in range(self.memory - 1))]
+            kept |= {f"{name}{k}": torch.where(where, new, state[f"{name}{k}"]) for k, new in enumerate(shifted)}
+        return kept
+
+
+def damped(x: Flow, s: Tensor, y: Tensor, sy: Tensor) -> Tensor:
+    """ȳ = θ y + (1-θ) D s with sᵀȳ ≥ .25 sᵀDs; y itself where it has that."""
+    sDs = x.scope.sum(s * x.D * s)
+    low = sy < 0.25 * sDs
+    # θ = .75 sᵀDs / (sᵀDs - sᵀy) where sᵀy < .25 sᵀDs, else 1
+    theta = torch.where(low, 0.75 * sDs / torch.where(low, sDs - sy, 1.0), 1.0)
+    # ȳ = θ y + (1-θ) D s
+    return x.scope.spread(theta) * y + x.scope.spread(1 - theta) * x.D * s
+
+
+@block
+class UnitLength(Solve):
+    """p = t⁻ᵏ q/‖q‖₂, q what the inner solver gives   (the published code of SdLBFGS has k = ½).
+
+    The norm is over the scope; p = 0 where q = 0.
+    inner: any solver.  exponent: k ≥ 0.
+    """
+
+    inner: Solve = TwoLoop()
+    exponent: Number = number(default=0.5, range="[0, inf)")
+    recalls = False
+
+    def check(self) -> None:
+        """The inner block is a solver."""
+        if not isinstance(self.inner, Solve):
+            raise TypeError(f"UnitLength: inner must be a solver, got {self.inner}")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the inner solver needs."""
+        return self.inner.needs
+
+    @property
+    def state(self) -> Mapping[str, str]:
+        """The inner solver's."""
+        return self.inner.state
+
+    @property
+    def text(self) -> str:
+        """The equation around the inner one."""
+        return f"{self.inner.text};  p = t⁻ᵏ p/‖p‖₂"
+
+    @property
+    def latex(self) -> str:
+        """The equation around the inner one."""
+        return rf"{self.inner.latex},\quad p_t \leftarrow t^{{-k}} p_t/\lVert p_t\rVert_2"
+
+    def initial(self, name: str) -> Any:
+        """The inner solver's."""
+        return self.inner.initial(name)
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """The inner solver's, and t⁻ᵏ."""
+        return {**self.inner.coefficients(t), "length": t**-self.exponent}
+
+    def step(self, x: Flow, **inner: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """The inner direction at length t⁻ᵏ."""
+        q, inner = self.inner.step(x, **inner)
+        square = x.scope.sum(q.square())
+        # p = t⁻ᵏ q / ‖q‖₂
+        size = torch.where(square > 0, x.c.length / torch.where(square > 0, square, 1.0).sqrt(), 0.0)
+        return x.scope.spread(size) * q, inner

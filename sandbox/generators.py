@@ -1,0 +1,25 @@
+"""The states of the global random generators: Python's, NumPy's, and torch's on the CPU and on the CUDA devices in use."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def states() -> Any:
+    """All of them, to be put back."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
+
+
+def put(kept: Any) -> None:
+    """Puts `states()` back."""
+    python, numpy, cpu, cuda = kept
+    random.setstate(python)
+    np.random.set_state(numpy)  # noqa: NPY002
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)

@@ -1,0 +1,136 @@
+"""What a step takes beside the gradient, made by calling the closure: Hessian-vector products, other labels, a second look.
+
+A closure that is called more than once in a step runs with the state of the random generators (Python's, NumPy's, torch's) that
+its first call began with, so that dropout drops the same units; afterwards they are where the first call left them.  Buffers
+are not put back: a BatchNorm's running statistics move with every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sandbox import generators, hessian, labels, pure
+from sandbox.composition import AGAIN
+from sandbox.recipe import Recipe
+
+Closure = Callable[[], Any]
+ByParameter = dict[Tensor, Tensor]
+
+NO_CLOSURE = (
+    "needs step(closure): the closure computes the loss of the step's batch and calls backward(), and the step calls it twice"
+)
+
+
+class Evaluation:
+    """The closure's calls in one step.  loss: what it returned.  inputs: name -> parameter -> tensor."""
+
+    def __init__(
+        self, closure: Closure | None, param_groups: list[dict[str, Any]], recipes: list[Recipe], states: dict[Any, Any]
+    ) -> None:
+        self.closure, self.states = closure, states
+        self.groups = list(zip(param_groups, recipes, strict=True))
+        self.inputs: dict[str, ByParameter] = {}
+        self.loss: Any = None
+        if closure is None:
+            for recipe in recipes:
+                if recipe.second_order:
+                    raise RuntimeError(f"recipe {recipe.name!r}: {hessian.HOW}")
+                if recipe.inputs or recipe.looks_again:
+                    raise RuntimeError(f"recipe {recipe.name!r} {NO_CLOSURE}")
+            return
+        self.attached = any(recipe.second_order for recipe in recipes)  # the closure leaves backward() to the step
+        self.params = [p for group in param_groups for p in group["params"] if p.requires_grad]
+        twice = any("sampled" in recipe.inputs or recipe.looks_again for recipe in recipes)
+        self.start = generators.states() if twice else None
+        with torch.enable_grad():
+            self.loss = closure()
+        if self.attached:
+            self._products()
+            self.loss = self.loss.detach()
+        if any("sampled" in recipe.inputs for recipe in recipes):
+            self._sampled()
+
+    def _needing(self, name: str) -> list[tuple[dict[str, Any], Recipe]]:
+        return [(group, recipe) for group, recipe in self.groups if name in recipe.inputs]
+
+    def _drawn(self, name: str) -> torch.Generator:
+        """The generator of a step's random vectors, and counts that it was drawn from."""
+        some = self._needing(name)
+        draws = max(group["draws"] for group, _ in some)
+        for group, _ in some:
+            group["draws"] = draws + 1
+        return hessian.generator(some[0][0]["seed"], draws)
+
+    def _products(self) -> None:
+        grads = hessian.gradients(self.loss, self.params)
+        for p, g in zip(self.params, grads, strict=True):
+            p.grad = None if g is None else g.detach()
+        z: list[Tensor] | None = None
+        if some := self._needing("hessian"):
+            drawn = self._drawn("hessian")
+            z = [hessian.rademacher(p, drawn) for p in self.params]
+            Hz = hessian.product(grads, self.params, z, keep=bool(self._needing("product")))
+            block = {p: (group, recipe.of(p).curvature) for group, recipe in some for p in group["params"]}
+            made = self.inputs["hessian"] = {}
+            for p, probe, h in zip(self.params, z, Hz, strict=True):
+                if p in block and h is not None:
+                    group, curvature = block[p]
+                    made[p] = _signed(curvature.hessian(probe, h), group)
+        if some := self._needing("product"):
+            of = {p: (group, recipe) for group, recipe in some for p in group["params"]}
+            v = [pure.asked(of[p][1].of(p), self.states[p], p) if p in of else torch.zeros_like(p) for p in self.params]
+            Hv = hessian.product(grads, self.params, v, keep=False)
+            rows = zip(self.params, Hv, strict=True)
+            self.inputs["product"] = {p: _signed(h, of[p][0]) for p, h in rows if p in of and h is not None}
+
+    def _sampled(self) -> None:
+        of = {p: group for group, _ in self._needing("sampled") for p in group["params"]}
+        with labels.Drawn(self._drawn("sampled")) as drawn:
+            grads = self._once_more()
+        # √n ĝ, whose square estimates the Gauss-Newton matrix's diagonal
+        self.inputs["sampled"] = {p: _signed(g * drawn.count**0.5, of[p]) for p, g in grads.items() if p in of}
+
+    def _once_more(self) -> ByParameter:
+        """The gradients of one more call, with the generators as at the first; p.grad and the generators stay as they are."""
+        assert self.closure is not None
+        kept, after = [p.grad for p in self.params], generators.states()
+        for p in self.params:
+            p.grad = None  # so that zero_grad(set_to_none=False) does not write into what is kept
+        generators.put(self.start)
+        try:
+            with torch.enable_grad():
+                loss = self.closure()
+            if self.attached:
+                found = zip(self.params, hessian.gradients(loss, self.params, create_graph=False), strict=True)
+                return {p: g for p, g in found if g is not None}
+            return {p: p.grad for p in self.params if p.grad is not None}
+        finally:
+            generators.put(after)
+            for p, g in zip(self.params, kept, strict=True):
+                p.grad = g
+
+    def look_again(self, stepped: Iterator[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """After the step: writes this batch's gradient at the new point into the states of the parameters that took part, and
+        gives those that are not finite as (parameter, gradient); there the old gradient is written, as if nothing had changed.
+        """
+        looking = {p: group for group, recipe in self.groups if recipe.looks_again for p in group["params"]}
+        mine = [p for p in stepped if p in looking]
+        if not mine:
+            return []
+        grads, bad = self._once_more(), []
+        for p in mine:
+            g = grads.get(p)
+            g = torch.zeros_like(p) if g is None else g
+            if not bool(g.sum().isfinite()) and not bool(g.isfinite().all()):
+                bad.append((p, g))
+                g = p.grad if p.grad is not None else torch.zeros_like(p)
+            self.states[p][AGAIN].copy_(_signed(g, looking[p]))
+        return bad
+
+
+def _signed(value: Tensor, group: dict[str, Any]) -> Tensor:
+    return -value if group["maximize"] else value

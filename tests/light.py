@@ -1,0 +1,21 @@
+"""Variants for tests of what does not depend on the length of a history."""
+
+import dataclasses
+
+import variants
+from sandbox.blocks import Block
+
+SHORT = 3
+
+
+def light(name):
+    """The variant, with a history of at most three pairs: a hundred make graphs that take minutes to compile."""
+    recipe = variants.get(name)
+    changed = {path: _shortened(block) for path, block in recipe.blocks() if "." not in path}
+    return dataclasses.replace(recipe, **changed)
+
+
+def _shortened(block):
+    fields = {f.name: getattr(block, f.name) for f in dataclasses.fields(block)}
+    inner = {name: _shortened(value) for name, value in fields.items() if isinstance(value, Block)}
+    return dataclasses.replace(block, **inner, **({"memory": SHORT} if fields.get("memory", 0) > SHORT else {}))
