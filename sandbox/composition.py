@@ -211,7 +211,7 @@ class Composition(ByShape):
     @functools.cached_property
     def evaluations(self) -> int:
         """Gradients a step, a Hessian-vector product counted as one."""
-        return 1 + len(self.inputs) + self.looks_again
+        return 1 + len(self.inputs) + self.looks_again + (self.basis.factors == "sampled")
 
     @functools.cached_property
     def matrix(self) -> bool:

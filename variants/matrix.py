@@ -8,6 +8,8 @@ from sandbox.blocks import (
     CorrectedRoot,
     CoverOfSquares,
     FullMatrix,
+    GivenFactors,
+    HeavyBall,
     Kronecker,
     NesterovEMA,
     NoMoment,
@@ -17,6 +19,7 @@ from sandbox.blocks import (
     Power,
     RawEMA,
     SecondMoment,
+    Shift,
     SquareRoot,
     SumOfSquares,
     Tracked,
@@ -69,6 +72,26 @@ def soap() -> Recipe:
         rectifier=CorrectedRoot(beta=0.95, eps=1e-8),
         decay=AdamWDecay(weight_decay=0.01),
     )
+
+
+def kfac() -> Recipe:
+    """θ = θ - η (G ⊗ A + δI)⁻¹ m, factors of each layer at labels drawn from the model (Martens & Grosse 2015); SGD for vectors.
+
+    Damped exactly, by eigenvectors, with a fixed δ; the paper adapts δ and the step's length, and damps both factors.
+    """
+    return Recipe(
+        lr=0.01,
+        moment=HeavyBall(momentum=0.9),
+        basis=GivenFactors(beta=0.95, every=1, labels="sampled"),
+        curvature=Outer(),
+        rectifier=Shift(damping=0.01),
+        vectors=Recipe(name="sgd", lr=0.01, moment=HeavyBall(momentum=0.9), curvature=Unit(), rectifier=NoRectifier()),
+    )
+
+
+def ekfac() -> Recipe:
+    """K-FAC's eigenvectors with an average of squared gradients in place of its eigenvalues (George et al. 2018), D = v + δ."""
+    return kfac().replace(curvature=SecondMoment(beta=0.95), rectifier=Shift(damping=1e-3))
 
 
 def ggt() -> Recipe:

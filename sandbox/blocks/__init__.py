@@ -17,7 +17,7 @@ from sandbox.blocks.base import (
     Flow,
     block,
 )
-from sandbox.blocks.basis import Kronecker, Standard, Tracked
+from sandbox.blocks.basis import GivenFactors, Kronecker, Standard, Tracked
 from sandbox.blocks.bounds import Bound, CorrectedRoot, Scaled, Shift
 from sandbox.blocks.curvature import (
     Belief,
@@ -115,6 +115,7 @@ __all__ = [
     "FullMatrix",
     "GaussNewtonEMA",
     "Geometric",
+    "GivenFactors",
     "Gradient",
     "Graft",
     "HeavyBall",

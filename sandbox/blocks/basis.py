@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sandbox import suggest
 from sandbox.blocks.base import COLUMNS, LEFT, RIGHT, ROWS, Flow, block
 from sandbox.blocks.number import Number, number, where
 from sandbox.blocks.slots import Basis
@@ -114,6 +115,55 @@ class Kronecker(Eigenbasis):
         # L ← β L + (1-β) g gᵀ,  R ← β R + (1-β) gᵀ g
         L, R = self.beta * L + x.c.add * (x.g @ x.g.mT), self.beta * R + x.c.add * (x.g.mT @ x.g)
         return self.decomposed(x, L, R, old)
+
+
+@block
+class GivenFactors(Eigenbasis):
+    """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (Martens & Grosse 2015).
+
+    G = E[h hᵀ] of the gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and convolutions; biases go
+    by the recipe for vectors.  `sandbox.Optimizer` writes both into the state before each step(closure).
+    labels: "sampled" from the model, by a second call of the closure (G is then the Gauss-Newton matrix's, in expectation), or
+    "given", those of the batch (the empirical Fisher matrix's).
+    beta: β in [0, 1).  eps: ε ≥ 0, the least eigenvalue.  every: k ≥ 1, steps between two decompositions.  limit: as elsewhere.
+    """
+
+    beta: Number = number(default=0.95, range="[0, 1)")
+    eps: Number = number(default=0.0, range="[0, inf)")
+    every: int = 1
+    limit: int = 10_000
+    labels: str = "sampled"
+    state = {"L": LEFT, "R": RIGHT, "QL": LEFT, "QR": RIGHT, "a": ROWS, "b": COLUMNS, "G": LEFT, "A": RIGHT}
+    latex = (
+        r"v' = Q_L^T v\, Q_R,\quad L \leftarrow b L + (1-b)\, G = Q_L \lambda_L Q_L^T,\; "
+        r"R \leftarrow b R + (1-b)\, A = Q_R \lambda_R Q_R^T,\; b = \min(1-1/t, \beta)"
+    )
+
+    def check(self) -> None:
+        """Known labels."""
+        super().check()
+        if self.labels not in ("sampled", "given"):
+            raise ValueError(f"GivenFactors: {suggest.unknown('kind of labels', str(self.labels), ('sampled', 'given'))}")
+
+    @property
+    def factors(self) -> str | None:
+        """At which labels."""
+        return self.labels
+
+    def initial(self, name: str) -> Any:
+        """Q = I, λ = 1, no factors."""
+        return 0.0 if name in ("L", "R", "G", "A") else 1.0
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """b."""
+        # b = min(1 - 1/t, β)
+        return {"keep": where(1 - 1 / t < self.beta, 1 - 1 / t, self.beta)}
+
+    def update(self, x: Flow, *, L: Tensor, R: Tensor, G: Tensor, A: Tensor, **old: Tensor) -> dict[str, Tensor]:
+        """Both factors, and what they decompose into."""
+        # L ← b L + (1-b) G,  R ← b R + (1-b) A
+        L, R = x.c.keep * L + (1 - x.c.keep) * G, x.c.keep * R + (1 - x.c.keep) * A
+        return {**self.decomposed(x, L, R, old), "G": G, "A": A}
 
 
 @block

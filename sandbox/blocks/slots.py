@@ -68,6 +68,11 @@ class Basis(Block):
     before: ClassVar[bool] = False
     limit: int | None = None  # of a matrix's longer side
 
+    @property
+    def factors(self) -> str | None:
+        """At which labels ("sampled" or "given") the host takes K-FAC's factors and writes them into G and A; None: it takes none."""
+        return None
+
     def into(self, v: Tensor, **state: Tensor) -> Tensor:
         """v'."""
         return v

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sandbox import generators, hessian, labels, pure
 from sandbox.composition import AGAIN
+from sandbox.optimizer import factors
 from sandbox.recipe import Recipe
 
 Closure = Callable[[], Any]
@@ -39,17 +40,25 @@ class Evaluation:
             for recipe in recipes:
                 if recipe.second_order:
                     raise RuntimeError(f"recipe {recipe.name!r}: {hessian.HOW}")
-                if recipe.inputs or recipe.looks_again:
+                if recipe.inputs or recipe.looks_again or recipe.basis.factors:
                     raise RuntimeError(f"recipe {recipe.name!r} {NO_CLOSURE}")
             return
         self.attached = any(recipe.second_order for recipe in recipes)  # the closure leaves backward() to the step
         self.params = [p for group in param_groups for p in group["params"] if p.requires_grad]
-        twice = any("sampled" in recipe.inputs or recipe.looks_again for recipe in recipes)
+        labelled = [recipe.basis.factors for recipe in recipes]
+        twice = "sampled" in labelled or any("sampled" in recipe.inputs or recipe.looks_again for recipe in recipes)
         self.start = generators.states() if twice else None
-        with torch.enable_grad():
+        with factors.Seen(self._factored("given")) as seen, torch.enable_grad():
             self.loss = closure()
+            if self.attached:
+                self._products()
+        self._write_factors("given", seen, None)
+        if "sampled" in labelled:
+            of = [group for group, recipe in self.groups if recipe.basis.factors == "sampled"]
+            with labels.Drawn(self._generator(of)) as drawn, factors.Seen(self._factored("sampled")) as seen:
+                self._once_more()
+            self._write_factors("sampled", seen, drawn.count)
         if self.attached:
-            self._products()
             self.loss = self.loss.detach()
         if any("sampled" in recipe.inputs for recipe in recipes):
             self._sampled()
@@ -59,11 +68,26 @@ class Evaluation:
 
     def _drawn(self, name: str) -> torch.Generator:
         """The generator of a step's random vectors, and counts that it was drawn from."""
-        some = self._needing(name)
-        draws = max(group["draws"] for group, _ in some)
-        for group, _ in some:
+        return self._generator([group for group, _ in self._needing(name)])
+
+    def _generator(self, groups: list[dict[str, Any]]) -> torch.Generator:
+        draws = max(group["draws"] for group in groups)
+        for group in groups:
             group["draws"] = draws + 1
-        return hessian.generator(some[0][0]["seed"], draws)
+        return hessian.generator(groups[0]["seed"], draws)
+
+    def _factored(self, at: str) -> list[Tensor]:
+        """The parameters whose recipe takes K-FAC's factors at these labels."""
+        mine = [(p, recipe.of(p)) for group, recipe in self.groups if recipe.basis.factors for p in group["params"]]
+        return [p for p, recipe in mine if recipe.basis.factors == at and p.requires_grad]
+
+    def _write_factors(self, at: str, seen: factors.Seen, count: int | None) -> None:
+        """Puts the batch's factors where the step finds them."""
+        for p in self._factored(at):
+            if p.grad is not None:
+                G, A = seen.of(p, count)
+                self.states[p]["basis.G"].copy_(G)
+                self.states[p]["basis.A"].copy_(A)
 
     def _products(self) -> None:
         grads = hessian.gradients(self.loss, self.params)
