@@ -75,7 +75,7 @@ def soap() -> Recipe:
 
 
 def kfac() -> Recipe:
-    """θ = θ - η (G ⊗ A + δI)⁻¹ m, factors of each layer at labels drawn from the model (Martens & Grosse 2015); SGD for vectors.
+    """θ = θ - η (G ⊗ A + δI)⁻¹ m, factors of layers at labels from the model (Martens & Grosse 2015); SGD for vectors.
 
     Damped exactly, by eigenvectors, with a fixed δ; the paper adapts δ and the step's length, and damps both factors.
     """

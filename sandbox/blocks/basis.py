@@ -119,9 +119,9 @@ class Kronecker(Eigenbasis):
 
 @block
 class GivenFactors(Eigenbasis):
-    """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (Martens & Grosse 2015).
+    """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (K-FAC).
 
-    G = E[h hᵀ] of the gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and convolutions; biases go
+    Martens & Grosse 2015.  G = E[h hᵀ] of the gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and convolutions; biases go
     by the recipe for vectors.  `sandbox.Optimizer` writes both into the state before each step(closure).
     labels: "sampled" from the model, by a second call of the closure (G is then the Gauss-Newton matrix's, in expectation), or
     "given", those of the batch (the empirical Fisher matrix's).
