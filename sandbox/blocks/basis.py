@@ -121,8 +121,8 @@ class Kronecker(Eigenbasis):
 class GivenFactors(Eigenbasis):
     """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (K-FAC).
 
-    Martens & Grosse 2015.  G = E[h hᵀ] of the gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and convolutions; biases go
-    by the recipe for vectors.  `sandbox.Optimizer` writes both into the state before each step(closure).
+    Martens & Grosse 2015.  G = E[h hᵀ] of the gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and
+    convolutions; biases go by the recipe for vectors.  `sandbox.Optimizer` writes both into the state at each step(closure).
     labels: "sampled" from the model, by a second call of the closure (G is then the Gauss-Newton matrix's, in expectation), or
     "given", those of the batch (the empirical Fisher matrix's).
     beta: β in [0, 1).  eps: ε ≥ 0, the least eigenvalue.  every: k ≥ 1, steps between two decompositions.  limit: as elsewhere.

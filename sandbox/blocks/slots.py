@@ -70,7 +70,7 @@ class Basis(Block):
 
     @property
     def factors(self) -> str | None:
-        """At which labels ("sampled" or "given") the host takes K-FAC's factors and writes them into G and A; None: it takes none."""
+        """At which labels, "sampled" or "given", the host takes K-FAC's factors for the states G and A; None: not at all."""
         return None
 
     def into(self, v: Tensor, **state: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""K-FAC's factors, seen while a closure runs: A from what goes into linear and convolution layers, G from the gradient after them.
+"""K-FAC's factors, seen while a closure runs: A from what goes into a layer, G from the gradient after it.
 
     with factors.Seen(params) as seen:
         loss = closure()               # calls backward()
@@ -52,7 +52,7 @@ class Seen(TorchFunctionMode):
         """
         if id(weight) not in self.sums:
             raise RuntimeError(
-                f"no linear or conv2d layer (of one group) has used the parameter of shape {tuple(weight.shape)} in this step, so "
+                f"no linear or conv2d layer (of one group) has used the parameter of shape {tuple(weight.shape)} in this step: "
                 "it has no Kronecker factors; put it into a group with another recipe"
             )
         A, G, rows = self.sums[id(weight)]

@@ -170,7 +170,7 @@ def test_what_does_not_fit():
 
     with pytest.raises(RuntimeError, match=r"no linear or conv2d layer .* has used the parameter of shape \(2, 3\)"):
         optimizer.step(closure)
-    with pytest.raises(ValueError, match="which only sandbox.Optimizer sees"):
+    with pytest.raises(ValueError, match=r"which only sandbox\.Optimizer sees"):
         sandbox.ensemble.run("kfac", "digits-mlp", steps=1)
     with pytest.raises(ValueError, match="Outer in slot 'curvature' takes eigenvalues of a basis"):
         KFAC.replace(basis=sandbox.blocks.Standard())
