@@ -121,7 +121,7 @@ class Kronecker(Eigenbasis):
 class GivenFactors(Eigenbasis):
     """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (K-FAC).
 
-    Martens & Grosse 2015.  G = E[h hᵀ] of the gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and
+    Martens & Grosse 2015.  G = E[h hᵀ] of gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and
     convolutions; biases go by the recipe for vectors.  `sandbox.Optimizer` writes both into the state at each step(closure).
     labels: "sampled" from the model, by a second call of the closure (G is then the Gauss-Newton matrix's, in expectation), or
     "given", those of the batch (the empirical Fisher matrix's).
