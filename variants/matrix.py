@@ -91,7 +91,7 @@ def kfac() -> Recipe:
 
 def ekfac() -> Recipe:
     """K-FAC's eigenvectors with an average of squared gradients in place of its eigenvalues (George et al. 2018), D = v + δ."""
-    return kfac().replace(curvature=SecondMoment(beta=0.95), rectifier=Shift(damping=1e-3))
+    return kfac().replace(lr=1e-3, curvature=SecondMoment(beta=0.95), rectifier=Shift(damping=1e-3))
 
 
 def ggt() -> Recipe:
