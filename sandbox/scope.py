@@ -143,6 +143,11 @@ def shape_of(name: str, p: Tensor) -> tuple[int, ...]:
     return tuple(p.shape) if name == "coordinate" or p.ndim < 2 else (p.shape[0], *[1] * (p.ndim - 1))
 
 
+def matrix(p: Tensor) -> tuple[int, int]:
+    """(m, n) of a tensor as a matrix: m = shape[0], n all the rest; a vector is one column."""
+    return (p.shape[0] if p.ndim else 1), math.prod(p.shape[1:])
+
+
 class Joined:
     """Several tensors laid end to end in one vector; `tensor` and `everything` are its two scopes.
 

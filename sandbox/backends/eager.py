@@ -29,8 +29,8 @@ class Eager(Planned):
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """As `Planned.load`; a recipe without a graph is left to the reference."""
-        if cohort.plan is None and only_tensorwise(cohort, step):
+        """As `Planned.load`; matrices, which are no sum of pieces, and recipes without a graph are left to the reference."""
+        if cohort.plan is None and (step.recipe.alone or only_tensorwise(cohort, step)):
             cohort.plan = _Refused("", warned=True)
         if not isinstance(cohort.plan, _Refused):
             try:

@@ -182,5 +182,5 @@ def _settings() -> Any:
 def _mark_dynamic(tensor: Tensor, signature: graph.Signature) -> None:
     if tensor.ndim and len(tensor) > 1:
         torch._dynamo.mark_dynamic(tensor, 0)
-    if signature.kind == "channels" and tensor.ndim == 2 and tensor.shape[1] > 1:
+    if signature.kind != "arena" and tensor.ndim == 2 and tensor.shape[1] > 1:
         torch._dynamo.mark_dynamic(tensor, 1)

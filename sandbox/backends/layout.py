@@ -2,6 +2,8 @@
 
     whole      one tensor as a vector (n,); the tensor is the scope
     channels   one tensor as a matrix (channels, rest); each row is a scope
+    tall       one tensor as a matrix (m, n) with m > n, for blocks that take matrices
+    wide       one with m ≤ n
     arena      many tensors as (rows, width), each padded to whole rows; `owner[row]` names its tensor.  A scope's sum is the
                sums of its rows, then of neighbouring rows of one owner: the same order every time, so deterministic
 
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from sandbox import scope
+from sandbox.composition import Composition
 
 WIDTH = 128  # entries of an arena's row: eight cache lines of float32, little padding for small tensors
 
@@ -182,14 +185,17 @@ class Marked:
         return self.inner.spread(s)
 
 
-def kind_of(scope_name: str, p: Tensor) -> str:
-    """The layout in which a tensor is a leaf of its own: "channels" or "whole"."""
-    return "channels" if scope_name == "channel" and p.ndim > 1 else "whole"
+def kind_of(recipe: Composition, p: Tensor) -> str:
+    """The layout in which a tensor is a leaf of its own."""
+    if recipe.matrix:
+        m, n = scope.matrix(p)
+        return "tall" if m > n else "wide"
+    return "channels" if recipe.scope == "channel" and p.ndim > 1 else "whole"
 
 
 def flatten(kind: str, x: Tensor) -> Tensor:
     """`x` (contiguous) in the layout `kind`, without a copy."""
-    return x.view(x.shape[0], -1) if kind == "channels" else x.view(-1)
+    return x.view(-1) if kind == "whole" else x.view(x.shape[0] if x.ndim else 1, -1)
 
 
 def scopes(
@@ -205,7 +211,7 @@ def scopes(
         within: scope.Scope = Arena(rows[1], joint=name == "global", opaque=opaque, rowwise=rowwise)
     else:
         tensor = Held() if opaque else scope.OneTensor()
-        within = (HeldChannels() if opaque else scope.Channel()) if kind == "channels" else tensor
+        within = (HeldChannels() if opaque else scope.Channel()) if name == "channel" else tensor
     # a vector's channels are its coordinates
     if name == "coordinate" or (name == "channel" and kind == "whole"):
         within = scope.Coordinate()

@@ -37,6 +37,22 @@ class CorrectedRoot(Rectifier):
 
 
 @block
+class Shift(Rectifier):
+    """D = B̄ + δ   (damping, as K-FAC has it; for B̄ ≥ 0).
+
+    damping: δ > 0, in units of B.
+    """
+
+    damping: Number = number(default=1e-3, range="(0, inf)")
+    latex = r"D_t = \bar B_t + \delta"
+
+    def read(self, B: Tensor) -> Tensor:
+        """B̄ + δ."""
+        # D = B̄ + δ
+        return B + self.damping
+
+
+@block
 class Scaled(Rectifier):
     """D = max(γ B̄, ε)   (Liu et al. 2023, Sophia: where the curvature is negative the solver's limit decides).
 
