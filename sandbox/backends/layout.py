@@ -47,8 +47,10 @@ def _segments(x: Tensor, lengths: Tensor, reduce: str) -> Tensor:
 
 
 def _rows(x: Tensor, valid: Tensor, reduce: str) -> Tensor:
-    inside = torch.where(torch.arange(x.shape[1], device=x.device) < valid[:, None], x, 0.0)
-    return inside.sum(1) if reduce == "sum" else inside.amax(1)
+    inside = torch.arange(x.shape[1], device=x.device) < valid[:, None]
+    if reduce == "sum":
+        return torch.where(inside, x, 0.0).sum(1)
+    return torch.where(valid > 0, torch.where(inside, x, -torch.inf).amax(1), 0.0)
 
 
 def _reduced(x: Tensor, op: str, over: str) -> Tensor:
@@ -237,8 +239,8 @@ def rows_of(sizes: Sequence[int], width: int, device: torch.device) -> Rows:
 
 
 def row_sums(x: Tensor, padding: Any, reduce: str, out: Tensor) -> None:
-    """Sum, or maximum of entries ≥ 0, of each row of x without its padding.  padding: see `padding_of`."""
-    function = torch.sum if reduce == "sum" else torch.amax
+    """Sum or maximum of each row of x without its padding, 0 where it is all padding.  padding: see `padding_of`."""
+    function, nothing = (torch.sum, 0.0) if reduce == "sum" else (torch.amax, -torch.inf)
     if padding == 0:
         out.zero_()
         return
@@ -248,7 +250,9 @@ def row_sums(x: Tensor, padding: Any, reduce: str, out: Tensor) -> None:
     function(x, 1, out=out)
     if padding is not None:
         rows, outside = padding
-        out.index_copy_(0, rows, function(x.index_select(0, rows).masked_fill_(outside, 0.0), 1))
+        out.index_copy_(0, rows, function(x.index_select(0, rows).masked_fill_(outside, nothing), 1))
+        if reduce != "sum":
+            out[rows[outside.all(1)]] = 0.0
 
 
 def padding_of(valid: Tensor, width: int) -> Any:

@@ -72,6 +72,8 @@ class _Recorder(TorchDispatchMode):
             raise NotRecordable(f"it calls {func}: a step must not choose by the values of tensors, nor draw random numbers")
         taken = pytree.tree_map(self.value, (args, kwargs))
         out = func(*args, **kwargs)
+        if out is None:  # it only checks something
+            return None
         found = list(out) if isinstance(out, tuple | list) else [out]
         self.calls.append(
             _Call(func, taken, [self.number(x) for x in found], [tuple(x.shape) for x in found], isinstance(out, tuple | list))

