@@ -51,14 +51,18 @@ class Cycle:
         return self.rate / (2 * max(map(abs, self.g)))
 
     @property
+    def in_box(self) -> Rule:
+        """The rule with its projection."""
+        return dataclasses.replace(self.rule, box=BOX)
+
+    @property
     def rows(self) -> list[list[float]]:
         """The gradient of step 1, and those that follow in turn."""
         return [[x] for x in (*self.g, self.g[0])]
 
     def run(self, T: int) -> native.Steps:
         """T steps from θ_1 = 0."""
-        rule = dataclasses.replace(self.rule, box=BOX)
-        return native.run(rule, native.linear, self.rows, [0.0], T, eta=self.eta)
+        return native.run(self.in_box, native.linear, self.rows, [0.0], T, eta=self.eta)
 
     def regrets(self, T: int) -> np.ndarray:
         """R_1 … R_T against the best end of the box, which is the best point: (T,)."""
@@ -67,8 +71,7 @@ class Cycle:
 
     def proof(self, kind: Balls, T: int, share: float = 0.99) -> Proof:
         """R_T > share · rate · T in ball arithmetic."""
-        rule, losses = dataclasses.replace(self.rule, box=BOX), scalar.linear(self.rows, kind)
-        steps = linear_proofs.run(kind, rule, losses, [0.0], eta=self.eta, T=T)
+        steps = linear_proofs.run(kind, self.in_box, scalar.linear(self.rows, kind), [0.0], eta=self.eta, T=T)
         paid = list(accumulate(s.g[0] * s.theta[0] for s in steps))[-1]
         regret = paid + abs(sum(s.g[0] for s in steps))
         return Proof(f"R_T ≤ {share * self.rate:.6g} T at T = {T}", regret, kind.number(share * self.rate * T))

@@ -135,6 +135,6 @@ def plot(rates: list[Rate], axes: Any) -> None:
             axes.plot(rate.T, rate.bound, "--", color=line.get_color(), linewidth=1)
     axes.set(xscale="log", yscale="log", xlabel="T (steps)", ylabel=rates[0].quantity)
     bounds = [value for rate in rates for value in rate.bound or []]
-    # a curve that leaves its bound behind would squeeze the others
-    axes.set_ylim(bottom=max(axes.get_ylim()[0], min(bounds) / 1000))
+    if bounds:  # a curve far below its bound would squeeze the others
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], min(bounds) / 1000))
     axes.legend(fontsize=7, title="slope [95 %]; dashed: the theorem's bound", title_fontsize=7)

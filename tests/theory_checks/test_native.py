@@ -57,3 +57,11 @@ def test_one_step():
 def test_a_compiler_that_fails_is_quoted(monkeypatch):
     with pytest.raises(RuntimeError, match="-ffp-contract=off"):
         native.compiled("this is no program")
+
+
+@pytest.mark.parametrize(
+    ("data", "T", "says"), [(ROWS[:1], 3, r"\(n, k\) with n ≥ 2, got \(1, 3\)"), (ROWS, 0, "T must be at least 1")]
+)
+def test_errors(data, T, says):
+    with pytest.raises(ValueError, match=says):
+        native.run(Rule(), native.linear, data, [0.0] * 3, T, eta=0.3)
