@@ -121,10 +121,6 @@ class Over:
         """One number per scope -> something that broadcasts over the coordinates."""
         return self.scope.spread(s)
 
-    def kept(self, x: Tensor) -> Tensor:
-        """x itself: a value that many sums use, which a compiled step is to write down rather than compute again for each."""
-        return self.scope.kept(x) if hasattr(self.scope, "kept") else x
-
 
 def _trailing(x: Tensor) -> list[int]:
     return list(range(1, x.ndim))

@@ -28,7 +28,6 @@ WIDTH = 128  # entries of an arena's row: eight cache lines of float32, little p
 _OPERATORS = torch.library.Library("apollo_sandbox", "DEF")
 _OPERATORS.define("spread(Tensor s, Tensor owner) -> Tensor")
 _OPERATORS.define("hold(Tensor s) -> Tensor")
-_OPERATORS.define("kept(Tensor x) -> Tensor")
 _OPERATORS.define("segments(Tensor x, Tensor lengths, str reduce) -> Tensor")
 _OPERATORS.define("rows(Tensor x, Tensor valid, str reduce) -> Tensor")
 _OPERATORS.define("reduced(Tensor x, str op, str over) -> Tensor")
@@ -59,7 +58,6 @@ def _reduced(x: Tensor, op: str, over: str) -> Tensor:
 
 _OPERATORS.impl("spread", _spread, "CompositeExplicitAutograd")
 _OPERATORS.impl("hold", _hold, "CompositeExplicitAutograd")
-_OPERATORS.impl("kept", _hold, "CompositeExplicitAutograd")
 _OPERATORS.impl("segments", _segments, "CompositeExplicitAutograd")
 _OPERATORS.impl("rows", _rows, "CompositeExplicitAutograd")
 _OPERATORS.impl("reduced", _reduced, "CompositeExplicitAutograd")
@@ -67,7 +65,6 @@ torch.library.register_fake("apollo_sandbox::spread", lambda s, owner: s.new_emp
 torch.library.register_fake("apollo_sandbox::hold", lambda s: torch.empty_like(s))
 torch.library.register_fake("apollo_sandbox::rows", lambda x, valid, reduce: x.new_empty((x.shape[0],)))
 torch.library.register_fake("apollo_sandbox::reduced", lambda x, op, over: torch.empty_like(x))
-torch.library.register_fake("apollo_sandbox::kept", lambda x: torch.empty_like(x))
 torch.library.register_fake("apollo_sandbox::segments", lambda x, lengths, reduce: x.new_empty((lengths.shape[0],)))
 
 REDUCED = torch.ops.apollo_sandbox.reduced.default  # where a marked graph can be cut
@@ -137,17 +134,9 @@ class Arena:
             return torch.ops.apollo_sandbox.spread(s, self.rows.owner)[:, None]
         return s.index_select(0, self.rows.owner)[:, None]
 
-    def kept(self, x: Tensor) -> Tensor:
-        """x, written down in a compiled graph."""
-        return torch.ops.apollo_sandbox.kept(x) if self.opaque else x
-
 
 class Held(scope.OneTensor):
     """The scope of a whole tensor in a compiled graph."""
-
-    def kept(self, x: Tensor) -> Tensor:
-        """x, written down."""
-        return torch.ops.apollo_sandbox.kept(x)
 
     def spread(self, s: Tensor) -> Tensor:
         """s, computed once."""
@@ -157,11 +146,7 @@ class Held(scope.OneTensor):
 class HeldChannels(scope.Channel):
     """Each row of a matrix in a compiled graph."""
 
-    kept = Held.kept
-
-    def spread(self, s: Tensor) -> Tensor:
-        """s, computed once."""
-        return torch.ops.apollo_sandbox.hold(s)
+    spread = Held.spread
 
 
 class Marked:

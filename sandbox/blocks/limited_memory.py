@@ -69,13 +69,13 @@ class TwoLoop(Solve):
             s, y, rho = state[f"s{k}"], state[f"y{k}"], state[f"rho{k}"]
             # α_k = ρ_k s_kᵀq;  q ← q - α_k y_k
             alphas.append(rho * total(s * q))
-            q = x.scope.kept(q - spread(alphas[k]) * y)
+            q = q - spread(alphas[k]) * y
         # p = H₀ q
         p = q / x.D
         for k in reversed(range(self.memory)):
             s, y, rho = state[f"s{k}"], state[f"y{k}"], state[f"rho{k}"]
             # p ← p + (α_k - ρ_k y_kᵀp) s_k
-            p = x.scope.kept(p + spread(alphas[k] - rho * total(y * p)) * s)
+            p = p + spread(alphas[k] - rho * total(y * p)) * s
         return p, state
 
     def _kept(self, x: Flow, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -98,7 +98,7 @@ class TwoLoop(Solve):
             where = accepted if name == "rho" else everywhere
             shifted = [value, *(state[f"{name}{k}"] for k in range(self.memory - 1))]
             chosen = [torch.where(where, new, state[f"{name}{k}"]) for k, new in enumerate(shifted)]
-            kept |= {f"{name}{k}": value if name == "rho" else x.scope.kept(value) for k, value in enumerate(chosen)}
+            kept |= {f"{name}{k}": value for k, value in enumerate(chosen)}
         return kept
 
 
