@@ -166,8 +166,8 @@ class Block:
                 raise TypeError(f"{type(self).__name__}: {field.name} must be True or False, got {value!r}")
             if is_number(field):
                 object.__setattr__(self, field.name, validated(type(self).__name__, field, getattr(self, field.name)))
-        _check_names(self)
         self.check()
+        _check_names(self)
 
     def check(self) -> None:
         """Conditions between fields; raises ValueError."""
