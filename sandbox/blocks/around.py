@@ -32,6 +32,11 @@ class Around(Block):
             raise TypeError(f"{name}: inner must not keep a state named {state}, {type(inner).__name__} does")
 
     @property
+    def matrix(self) -> bool:
+        """As the inner block."""
+        return super().matrix or self.inner.matrix
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """What the inner block needs."""
         return self.inner.needs
