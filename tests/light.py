@@ -21,4 +21,5 @@ def light(name):
 def _shortened(block):
     fields = {f.name: getattr(block, f.name) for f in dataclasses.fields(block)}
     inner = {name: _shortened(value) for name, value in fields.items() if isinstance(value, Block)}
-    return dataclasses.replace(block, **inner, **({"memory": SHORT} if fields.get("memory", 0) > SHORT else {}))
+    shorter = {name: SHORT for name in ("memory", "window") if fields.get(name, 0) > SHORT}
+    return dataclasses.replace(block, **inner, **shorter)
