@@ -67,7 +67,7 @@ class ByShape:
 
     def words(self: Any, shapes: Iterable[Sequence[int]]) -> float:
         """State words a parameter of tensors of these shapes: `state_words`, and what blocks keep of rows and columns."""
-        kept, numbers = [torch.empty(*shape, device="meta") for shape in shapes], 0
+        kept, numbers = [torch.empty(tuple(shape), device="meta") for shape in shapes], 0
         for p in kept:
             own, (m, n) = self.of(p), scope.matrix(p)
             each = {ROWS: m, COLUMNS: n, LEFT: m * m, RIGHT: n * n, SQUARE: (m * n) ** 2}

@@ -87,12 +87,12 @@ class Composition(ByShape):
                 raise TypeError(parts.misfit(slot, block))
         if self.scope not in scope.NAMES:
             raise ValueError(suggest.unknown("scope", str(self.scope), scope.NAMES))
+        self.check_vectors()
         if self.alone and self.scope == "global":
             raise ValueError("scope 'global' makes one vector of all tensors; a block whose state is a matrix takes them apart")
         if self.matrix and SQUARE in self.state_kinds().values():
             raise ValueError("a block that takes tensors as matrices and one with a SQUARE state do not go together")
         self._check_needs()
-        self.check_vectors()
 
     def _check_needs(self) -> None:
         for path, block in self.blocks():

@@ -27,7 +27,7 @@ _UNNAMED = {
 
 def pack(state_dict: dict[str, Any], param_groups: list[dict[str, Any]]) -> dict[str, Any]:
     """torch's state_dict as a snapshot, each recipe as the texts of its slots; of DTensors the states are DTensors too."""
-    owners = [(groups.recipe_of(group), p) for group in param_groups for p in group["params"]]
+    owners = [(groups.recipe_of(group).of(p), p) for group in param_groups for p in group["params"]]
     packed = [
         {**groups.plain(group), "recipe": {"name": groups.recipe_of(group).name, **_structure(group)}}
         for group in state_dict["param_groups"]
