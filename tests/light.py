@@ -8,7 +8,6 @@ from sandbox.blocks import Block
 SHORT = 3
 
 
-
 def _asks_for_more(name):
     recipe = variants.get(name)
     return "sampled" in recipe.inputs or recipe.basis.factors is not None

@@ -367,7 +367,12 @@ def test_trees_and_bad_input():
         hungry.update(hungry.init(torch.ones(2)), torch.ones(2), torch.ones(2))
 
 
-REFUSED = [r"take moment=EMA\(beta=0\)", "allows no gradient block", "takes eigenvalues of a basis", "not known in a basis other"]
+REFUSED = [
+    r"take moment=EMA\(beta=0\)",
+    "allows no gradient block",
+    "takes eigenvalues of a basis",
+    "not known in a basis other",
+]
 REFUSED += ["do not go together", "scope 'global' makes one vector of all tensors"]
 
 
