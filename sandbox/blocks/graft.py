@@ -35,7 +35,7 @@ class Graft(Around, Solve):
     around = r"p_t \leftarrow p_t\, \lVert q_t \rVert / \lVert p_t \rVert"
 
     @property
-    def kept(self) -> Mapping[str, str]:  # type: ignore[override]
+    def kept(self) -> Mapping[str, str]:
         """v of the method."""
         return {} if self.method == "sgd" else {"v": ELEMENT}
 
