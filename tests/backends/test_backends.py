@@ -93,8 +93,8 @@ def assert_alike(one, two, dtype):
             torch.testing.assert_close(a[name], b[name], msg=lambda m, name=name: f"{name}: {m}", **scale)
 
 
-# Two loops over a history take Inductor a minute each.
-HISTORY = {"sdlbfgs"}
+# Two loops over a history take Inductor a quarter of a minute each; `make test` has one of them.
+HISTORY = {"sdlbfgs", "sdlbfgs-paper", "adaqn", "sqn", "olbfgs"}
 
 
 # Rounding grows: one bit of one entry changed at the start moves zhu's trajectory by 1e-13 at step 9, by 1e-6 at step 29.
