@@ -70,11 +70,11 @@ class Models:
             s["columns"].fill_(k)
             if k < s["P"].shape[1] or k == len(s["P"]):
                 continue
-            known = [(s["P"].T @ v).double() for v in vectors]
-            rows = torch.cat([s["G"][s["active"]], s["X"][s["active"]], torch.stack([*known, s["x"]])])
-            P, T = subspace.collapse(s["P"], rows)
+            known = torch.stack([(s["P"].T @ v).double() for v in vectors])
+            G, X = s["G"][s["active"]], s["X"][s["active"]]
+            P, T, k = subspace.collapse(s["P"], torch.cat([G, X - s["x"], s["x"][None], known]))
             s["P"].copy_(P)
-            s["columns"].fill_(len(rows))
+            s["columns"].fill_(k)
             for name in ("x", "x_old", "X", "G", "S", "Y", "B"):
                 s[name].copy_(s[name] @ T.T)
             # H = Σ B_iᵀ diag(c_i) B_i

@@ -29,12 +29,14 @@ def extend(P: Tensor, k: int, v: Tensor) -> int:
     return k + 1
 
 
-def collapse(P: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(P', T) for the basis P' (n, K) of the vectors whose coordinates in P (n, K) are `rows` (r, K), r < K.
+def collapse(P: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, int]:
+    """(P', T, k) for the basis P' (n, K) of the vectors whose coordinates in P (n, K) are `rows` (r, K), of rank k < K.
 
-    T (K, K) takes coordinates in P to those in P' of the orthogonal projection; columns of P' from r on are 0.
+    T (K, K) takes coordinates in P to those in P' of the orthogonal projection; columns of P' from k on are 0.
     """
-    basis = torch.linalg.qr(P @ torch.linalg.qr(rows.T)[0].to(P))[0]  # the outer one keeps rounding from growing
+    Q, k = rows.new_zeros(P.shape[1], P.shape[1]), 0
+    for row in rows:
+        k = extend(Q, k, row)
     made = torch.zeros_like(P)
-    made[:, : basis.shape[1]] = basis
-    return made, (made.T @ P).to(rows)
+    made[:, :k] = torch.linalg.qr(P @ Q[:, :k].to(P))[0]  # orthonormal but for rounding, which else would grow
+    return made, (made.T @ P).to(rows), k

@@ -22,7 +22,7 @@ class SFO(torch.optim.Optimizer):
     """θ ← θ - η s H⁻¹ Σ_i [g_i + H_i (θ - θ_i)],  H = Σ_i H_i,  for the sum of N functions f_i.
 
     g_i is the gradient of f_i at the point θ_i where it was last seen, H_i = λ_i I + B_iᵀ diag(c_i) B_i its BFGS Hessian from
-    its last pairs of steps and gradient changes.  Each step looks at one f_i, renews its model and goes to the minimum of the sum.
+    its last pairs of steps and gradient changes.  Each step looks at one f_i, renews its model and goes to the sum's minimum.
 
         batches = list(loader)
         optimizer = sandbox.drivers.SFO(model.parameters(), count=len(batches))
@@ -46,8 +46,8 @@ class SFO(torch.optim.Optimizer):
     It grows by each new gradient; when full it shrinks to the span of all g_i and θ_i, and pairs lose what lies outside.
     Words a parameter: K + 1.  A step costs a gradient (two or more where it fails), about 8 nK operations, once in N steps
     40 nN², and O(K³).  All of the state is tensors, the first parameter's; coordinates are float64.
-    Differs from the authors' program: pairs never reach back before a function's first evaluation, no random columns fill P, and
-    what is not finite never enters the models.
+    Differs from the authors' program: pairs never reach back before a function's first evaluation, P has no random columns,
+    what is not finite never enters the models, and a step that failed keeps both of its gradients.
 
     Raises ValueError for several groups and values out of range, RuntimeError for a loss without a graph, FloatingPointError
     where a loss is not finite at the point before, either.  After an error the parameters are what they were before the step.
