@@ -19,7 +19,8 @@ from sandbox.recipe import Recipe
 _REFERENCE = Reference()
 
 # State words of a recipe from which on its history is left to the reference: a two-loop recursion takes a sum for each pair and
-# loop, each in a phase of its own.  L-BFGS took as long in both forms with 3 pairs; with 10, two to three times as long in phases.
+# loop, each in a phase of its own.  Measured on L-BFGS: with 3 pairs both forms take as long, with 10 the phases take two to
+# three times as long.
 HISTORY = 13
 
 
