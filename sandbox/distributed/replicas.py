@@ -19,9 +19,9 @@ HOW = (
 )
 
 
-def several() -> bool:
-    """Whether this process is one of several."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+def several(group: ProcessGroup | None = None) -> bool:
+    """Whether this process is one of several, in a group or at all."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
 def partitioning() -> ProcessGroup | None:

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from sandbox import generators, hessian, labels, pure
 from sandbox.composition import AGAIN
-from sandbox.distributed import replicas, shards
+from sandbox.distributed import replicas
 from sandbox.recipe import Recipe
 
 Closure = Callable[[], Any]
@@ -42,11 +42,12 @@ class Evaluation:
         self.groups = list(zip(param_groups, recipes, strict=True))
         self.inputs: dict[str, ByParameter] = {}
         self.loss: Any = None
-        for group, recipe in self.groups:
-            if recipe.second_order and any(map(shards.is_sharded, group["params"])):
-                raise ValueError(f"recipe {recipe.name!r} needs Hessian-vector products, which cannot be taken of shards")
-            if (recipe.inputs or recipe.looks_again) and any(map(shards.is_sharded, group["params"])):
-                raise ValueError(f"recipe {recipe.name!r} needs more than one gradient a step, which shards do not give yet")
+        for _, recipe in self.groups:
+            if "sampled" in recipe.inputs and replicas.several(self.replicas):
+                raise RuntimeError(
+                    f"recipe {recipe.name!r} draws labels for the batch of its own rank, the same draws on each: it cannot be "
+                    "trained by replicas"
+                )
             if recipe.second_order and self.replicas is None and replicas.several():
                 raise RuntimeError(
                     f"recipe {recipe.name!r} takes its gradients from the loss itself, past DistributedDataParallel, so it "

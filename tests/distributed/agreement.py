@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import mse_loss
 
 import sandbox
-from sandbox import probes
+import variants
+from sandbox import curvature, hessian, probes
 from tests.distributed import cases
 
 
@@ -108,6 +110,15 @@ def refused(mesh, rank, world):
         "scripted": raised(lambda: made(mesh, backend="scripted")),
         "second order": raised(lambda: sandbox.Optimizer(model.parameters(), "adahessian")),
         "watch": raised(optimizer.step),
+        "occupancy": raised(lambda: probes.floor_occupancy(optimizer)),
+        "product": raised(lambda: hessian.hutchinson(cases.loss(model, 0, rank, world), list(model.parameters()))),
+        "curvature": raised(lambda: curvature.diagonal(*curvature.of_module(model, mse_loss), cases.batch(0))),
+        "drawn": raised(lambda: sandbox.Optimizer(cases.network().parameters(), "sophia-g").step(lambda: None)),
+        **{
+            name: raised(lambda name=name: sandbox.Optimizer(model.parameters(), name))
+            for name in variants.names()
+            if name not in cases.FIRST_ORDER and name not in cases.SECOND_ORDER
+        },
     }
 
 

@@ -11,6 +11,7 @@ import sandbox
 import variants
 from sandbox.blocks import ClipGlobalNorm, ClipParameterNorm
 from tests.distributed.ranks import outcome
+from tests.light import light
 
 STEPS = 6
 CLIPS = {
@@ -23,8 +24,8 @@ CORE = ["apollo", "scale-invariant", "apollo-stable", "global-secant", "channel-
 
 
 def recipe_of(name):
-    """At a tenth of its rate: Apollo's first steps, without a warm-up, would make the network chaotic."""
-    recipe = CLIPS[name]() if name in CLIPS else variants.get(name)
+    """At a tenth of its rate: Apollo's first steps, without a warm-up, would make the network chaotic; histories of three pairs."""
+    recipe = CLIPS[name]() if name in CLIPS else light(name)
     return recipe.replace(lr=recipe.lr / 10, name=name)
 
 

@@ -1,5 +1,7 @@
 """What is wrong on one rank is wrong on all: they raise together, nothing has changed, and nobody waits for anybody."""
 
+import variants
+
 
 def test_nan_on_one_rank(two_ranks):
     for found in two_ranks:
@@ -43,3 +45,19 @@ def test_what_is_not_right_is_refused(two_ranks):
         assert "'scripted' has no sums over several ranks" in refused["scripted"][1]
         assert "Hessian-vector products, which no rank can form" in refused["second order"][1]
         assert "Watch sees whole tensors" in refused["watch"][1]
+        for what in ("occupancy", "product", "curvature"):
+            kind, text = refused[what]
+            assert kind == "TypeError", what
+            assert "needs whole tensors" in text
+        assert "draws labels for the batch of its own rank" in refused["drawn"][1]
+
+
+def test_histories_that_look_twice_are_refused(two_ranks):
+    """The others are first-order recipes: see test_equality."""
+    twice = [n for n in variants.names() if variants.get(n).looks_again or "sampled" in variants.get(n).inputs]
+    assert {"olbfgs", "res", "sophia-g"} <= set(twice)
+    for found in two_ranks:
+        for name in twice:
+            kind, text = found["refused"][name]
+            assert kind == "ValueError", name
+            assert "needs two gradients a step" in text
