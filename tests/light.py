@@ -11,14 +11,14 @@ SHORT = 3
 NAMES = [name for name in variants.names() if "sampled" not in variants.get(name).inputs]
 
 
-def light(name):
-    """The variant, with a history of at most three pairs: a hundred make graphs that take minutes to compile."""
+def light(name, pairs=SHORT):
+    """The variant, with a history of at most so many pairs: a hundred make graphs that take minutes to compile."""
     recipe = variants.get(name)
-    changed = {path: _shortened(block) for path, block in recipe.blocks() if "." not in path}
+    changed = {path: _shortened(block, pairs) for path, block in recipe.blocks() if "." not in path}
     return dataclasses.replace(recipe, **changed)
 
 
-def _shortened(block):
+def _shortened(block, pairs):
     fields = {f.name: getattr(block, f.name) for f in dataclasses.fields(block)}
-    inner = {name: _shortened(value) for name, value in fields.items() if isinstance(value, Block)}
-    return dataclasses.replace(block, **inner, **({"memory": SHORT} if fields.get("memory", 0) > SHORT else {}))
+    inner = {name: _shortened(value, pairs) for name, value in fields.items() if isinstance(value, Block)}
+    return dataclasses.replace(block, **inner, **({"memory": pairs} if fields.get("memory", 0) > pairs else {}))

@@ -102,7 +102,7 @@ def _pending(kind: Reduction, values: list[tuple[Unit, Tensor]], weights: Tensor
     else:
         mine, weight = torch.zeros_like(weights), weights
         for unit, value in values:
-            mine[unit.members] = value[: len(unit.members)].to("cpu", torch.float64)
+            mine[unit.members] = value.reshape(-1)[: len(unit.members)].to("cpu", torch.float64)  # 0-d of a large tensor
     return Pending(mine if kind.op == MAX else mine * weight, kind.op)
 
 
@@ -111,5 +111,5 @@ def _back(unit: Unit, mine: Tensor, total: Tensor, joint: bool) -> Tensor:
     if joint:
         return total.to(mine.device, mine.dtype).expand(mine.shape).contiguous()
     found = mine.clone()
-    found[: len(unit.members)] = total[unit.members].to(mine.device, mine.dtype)
+    found.view(-1)[: len(unit.members)] = total[unit.members].to(mine.device, mine.dtype)
     return found

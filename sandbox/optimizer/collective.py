@@ -31,9 +31,7 @@ def check(p: Tensor, name: str, recipe: Recipe, backend: Backend, dealt: Process
             "replicas (DistributedDataParallel) with process_group=, or take a first-order recipe"
         )
     if shards.is_sharded(p) and (recipe.inputs or recipe.looks_again):
-        raise ValueError(
-            f"recipe {recipe.name!r} needs two gradients a step, which of DTensors (parameter {name}) are not taken"
-        )
+        raise ValueError(f"recipe {recipe.name!r} needs two gradients a step, which a DTensor ({name}) does not take")
     if shards.is_sharded(p) and (getattr(backend, "flat", False) or getattr(backend, "mode", None)):
         raise ValueError(f"parameter {name} is a DTensor, which flat=True and torch.compile's modes do not take")
     if (shards.is_sharded(p) or (dealt is not None and recipe.scope == "global")) and not hasattr(backend, "phases"):

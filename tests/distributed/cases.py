@@ -9,6 +9,7 @@ from torch.distributed.fsdp import fully_shard
 
 import sandbox
 import variants
+from sandbox.backends import places
 from sandbox.blocks import ClipGlobalNorm, ClipParameterNorm
 from tests.distributed.ranks import outcome
 from tests.light import light
@@ -20,12 +21,13 @@ CLIPS = {
 }
 FIRST_ORDER = [name for name in variants.names() if not (variants.get(name).inputs or variants.get(name).looks_again)]
 SECOND_ORDER = [name for name in variants.names() if variants.get(name).second_order]
+LARGE = ["apollo", "scale-invariant", "apollo-stable", "clip-parameter-norm"]
 CORE = ["apollo", "scale-invariant", "apollo-stable", "global-secant", "channel-secant", "coordinate-secant", "adamw", *CLIPS]
 
 
 def recipe_of(name):
-    """At a tenth of its rate: Apollo's first steps, without a warm-up, would make the network chaotic; histories of three pairs."""
-    recipe = CLIPS[name]() if name in CLIPS else light(name)
+    """At a tenth of its rate: Apollo's first steps, without a warm-up, would make the network chaotic; histories of two pairs."""
+    recipe = CLIPS[name]() if name in CLIPS else light(name, pairs=2)
     return recipe.replace(lr=recipe.lr / 10, name=name)
 
 
@@ -106,6 +108,20 @@ def equality(rank, world, names, backend):
     """Each recipe under fully_shard against one process."""
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("shard",))
     return {name: outcome(lambda name=name: compared(name, sharded(mesh), rank, world, backend=backend)) for name in names}
+
+
+def table(rank, world, names, backends):
+    """Equality by (backend, whether some tensors count as large)."""
+    return {(b, sizes.__name__): sizes(rank, world, names, b) for b in backends for sizes in (equality, large)}
+
+
+def large(rank, world, names, backend):
+    """The same where a tensor of 40 entries counts as large: inner.weight (48 and 36 on two ranks) on the first rank alone."""
+    before, places.LARGE["cpu"] = places.LARGE["cpu"], 40
+    try:
+        return equality(rank, world, names, backend)
+    finally:
+        places.LARGE["cpu"] = before
 
 
 def agree(value):

@@ -1,12 +1,13 @@
 """Every first-order recipe under fully_shard takes the trajectory of one process.
 
-float64, six steps, against one process on the whole batches.  The sums are the same in another order: errors of 1e-17 to 1e-14
+float64, six steps, against one process on the whole batches; leading sizes that divide by the number of ranks, that do not, and
+that leave some ranks with nothing (`cases.Network`).  The sums are the same in another order: errors of 1e-17 to 1e-14
 where θ moves by 1e-4 to 1, so 1e-12 tells any mistake from rounding.
 """
 
 import pytest
 
-from tests.distributed.cases import CLIPS, CORE, FIRST_ORDER
+from tests.distributed.cases import CLIPS, CORE, FIRST_ORDER, LARGE
 from tests.distributed.ranks import run
 
 # What a step costs: its sums, the check for NaN with them; a maximum apart; what needs a sum's result once more.
@@ -42,11 +43,20 @@ def test_collectives_of_a_step(two_ranks, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "backend"), [(2, "eager"), (2, "reference"), (4, "eager"), (2, "compiled"), (4, "compiled")])
-def test_every_first_order_recipe(world, backend):
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("backends", [["eager", "reference"], ["compiled"]], ids=["eager", "compiled"])
+def test_every_first_order_recipe(world, backends):
+    """What four ranks compile is what two have compiled, which Inductor keeps on disk."""
     names = [*FIRST_ORDER, *CLIPS]
-    found = run(world, "cases:equality", names, backend, seconds=1800)
-    if backend == "compiled":
-        names.remove("channel-secant")
-        assert all("is not compiled for such parts" in results["channel-secant"] for results in found)
-    close(found, names)
+    found = run(world, "cases:table", names, backends, seconds=1800)
+    for key in found[0]:
+        results, compared = [each[key] for each in found], list(names)
+        if key[0] == "compiled":
+            compared.remove("channel-secant")
+            assert all("is not compiled for such parts" in each["channel-secant"] for each in results)
+        close(results, compared)
+
+
+def test_large_tensors_in_parts(two_ranks):
+    """Of one tensor, what the first rank has counts as large, and what the second has does not."""
+    close([found["large"] for found in two_ranks], LARGE)
