@@ -77,6 +77,7 @@ def rounds(
     totals = [total for _, cohort, step in planned for total in backend.load(cohort, step, check=finite is not None)]
     runs = lockstep([_run(backend, cohort, step) for _, cohort, step in planned])
     asked, finish = advance(runs, None)
+    totals += [pending.value for pending in asked if pending.check]
     first = [] if finite is None else [Pending(_added(totals))]
     answers = yield dataclasses.replace(common, pending=[*first, *asked])
     if finite is not None and not finite(answers[:1]):

@@ -1,15 +1,28 @@
 """What is wrong on one rank is wrong on all: they raise together, nothing has changed, and nobody waits for anybody."""
 
+import pytest
+
 import variants
+from tests.distributed.ranks import run
+
+
+def stopped(found):
+    error, skipped, same = found["raise"]
+    assert error[0] == "FloatingPointError"
+    assert "'inner.weight'" in error[1]
+    assert (skipped, same) == (0, True)
+    assert found["skip"] == (None, 1, True)
 
 
 def test_nan_on_one_rank(two_ranks):
     for found in two_ranks:
-        error, skipped, same = found["not finite"]["raise"]
-        assert error[0] == "FloatingPointError"
-        assert "'inner.weight'" in error[1]
-        assert (skipped, same) == (0, True)
-        assert found["not finite"]["skip"] == (None, 1, True)
+        stopped(found["not finite"])
+
+
+@pytest.mark.slow
+def test_nan_on_one_rank_compiled():
+    for found in run(2, "agreement:not_finite_compiled"):
+        stopped(found)
 
 
 def test_a_rank_that_differs_stops_all(two_ranks):
@@ -32,6 +45,13 @@ def test_lives_of_shards(two_ranks):
         assert found["late gradients"] <= 1e-12
         assert found["maximized"] <= 1e-12
         assert found["exchanged"][0] <= 1e-12
+
+
+def test_parts_beside_replicas(two_ranks):
+    """float64, four steps; what several ranks hold counts once in a norm and in a sum over all tensors."""
+    for found in two_ranks:
+        assert len(found["mixed"]) == 3
+        assert max(found["mixed"].values()) <= 1e-12
 
 
 def test_states_are_as_small_as_shards(two_ranks):

@@ -1,5 +1,7 @@
 """Tasks that ranks can share, and such that they cannot."""
 
+import os
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -36,6 +38,14 @@ def unkept():
 
 def dropping():
     return network(nn.Dropout(0.5))
+
+
+def unseeded():
+    """Another network in each process."""
+    made = network()
+    with torch.no_grad():
+        made[0].bias += 1000 / os.getpid()
+    return made
 
 
 def batchwise(model, batch):

@@ -102,6 +102,8 @@ def test_a_rank_that_fails_or_dies_ends_the_others(tmp_path, monkeypatch):
     (failure,) = error.value.failures
     assert failure.error == "ZeroDivisionError: a wrong share"
     assert failure.where.startswith(f"{ranks.__file__}:")
+    with pytest.raises(unit.Failed, match="have come to different rows"):
+        compare(["apollo"], ranks.task(model=ranks.unseeded), out=tmp_path / "unseeded", ranks=2, **SMALL)
     deadly = variants.get("apollo").replace(rectifier=Deadly(), name="deadly")
     with pytest.raises(BrokenExecutor, match=r"rank 1 of 2 died \(exit code -9\)"):
         compare([deadly], ranks.task(), out=tmp_path / "deadly", ranks=2, backend="reference", **SMALL)
