@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sandbox import kernel, parts, scope, suggest
-from sandbox.blocks import ELEMENT, INPUTS, SCOPE
+from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE
 from sandbox.composition import Composition
 
 _MEANT = {
@@ -33,19 +33,36 @@ def init(recipe: Composition, p: Tensor) -> dict[str, Tensor]:
     """State of one tensor before the first step; see `Recipe.init`."""
     if not p.is_floating_point():
         raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
+    recipe = recipe.of(p)
     host = first_numbers(recipe).items()
     state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
     for name, kind in recipe.state_kinds().items():
         zeros = torch.zeros(state_shape(recipe, kind, p), dtype=state_dtype(p.dtype), device=p.device)
         value = initial.get(name, 0.0)
+        if kind in QUADRATIC and (isinstance(value, Tensor) or value):
+            value = value * torch.eye(zeros.shape[0], dtype=zeros.dtype, device=p.device)
         state[name] = zeros + value if isinstance(value, Tensor) or value else zeros
     return state
 
 
 def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
     """Shape of a state of this kind for the tensor `p`."""
-    return tuple(p.shape) if kind == ELEMENT else scope.shape_of(recipe.scope, p) if kind == SCOPE else ()
+    if kind == SCOPE:
+        return scope.shape_of(recipe.scope, p)
+    (m, n), N = scope.matrix(p), p.numel()
+    shapes = {ELEMENT: tuple(p.shape), ROWS: (m, 1), COLUMNS: (1, n), LEFT: (m, m), RIGHT: (n, n), SQUARE: (N, N)}
+    return shapes.get(kind, ())
+
+
+def laid(recipe: Composition, p: Tensor, state: kernel.State) -> kernel.State:
+    """The blocks' state of a tensor as a step takes it: what has a number a coordinate as a matrix, if the recipe wants one."""
+    if not recipe.matrix:
+        return {name: state[name] for name in recipe.state_kinds()}
+    m, n = scope.matrix(p)
+    few = {"channel": (m, 1), "coordinate": (m, n)}.get(recipe.scope, ())
+    shapes = {ELEMENT: (m, n), SCOPE: few}
+    return {name: state[name].reshape(shapes.get(kind, state[name].shape)) for name, kind in recipe.state_kinds().items()}
 
 
 def update(
@@ -69,7 +86,10 @@ def update(
             raise ValueError(f"recipe {recipe.name!r} needs `{name}`: {_MEANT[name]}")
     given = {name: spec.flatten_up_to(inputs[name]) for name in recipe.inputs}
     extras = [{name: rows[i] for name, rows in given.items()} for i in range(len(leaves))]
-    missing = [name for s in states for name in (*recipe.host_names, *recipe.state_kinds()) if name not in s]
+    recipes = [recipe.of(p) for p in leaves]
+    missing = [
+        name for r, s in zip(recipes, states, strict=True) for name in (*r.host_names, *r.state_kinds()) if name not in s
+    ]
     if missing:
         raise ValueError(f"the state is not one of recipe {recipe.name!r}: it lacks {', '.join(sorted(set(missing)))}")
     active = [i for i, g in enumerate(grads) if g is not None]
@@ -77,13 +97,15 @@ def update(
         if grads[i].shape != leaves[i].shape:
             raise ValueError(f"gradient of shape {tuple(grads[i].shape)} for a parameter of {tuple(leaves[i].shape)}")
     norm = global_norm([grads[i] for i in active]) if recipe.needs_norm and active else None
-    joint = recipe.scope == "global" and len(active) > 1
-    for group in [active] if joint else [[i] for i in active]:
-        one = states[group[0]]
-        exact = kernel.evaluate(recipe, (one["step"] + 1).to(torch.float64), lr, one)
-        prepared = exact.to(state_dtype(leaves[group[0]].dtype), leaves[group[0]].device)
+    groups: dict[Any, list[int]] = {}
+    for i in active:
+        groups.setdefault(id(recipes[i]) if recipes[i].scope == "global" else -1 - i, []).append(i)
+    for group in groups.values():
+        one, p, own = states[group[0]], leaves[group[0]], recipes[group[0]]
+        exact = kernel.evaluate(own, (one["step"] + 1).to(torch.float64), recipe.rate_of(p, lr), one)
+        prepared = exact.to(state_dtype(p.dtype), p.device)
         rows = [[row[i] for i in group] for row in (states, leaves, grads, extras)]
-        after = together(recipe, prepared, rows, norm, observe and functools.partial(observe, group))
+        after = together(own, prepared, rows, norm, observe and functools.partial(observe, group))
         for i, (new, theta) in zip(group, after, strict=True):
             host = {"step": states[i]["step"] + 1, **{name: _like(v, states[i][name]) for name, v in exact.applied.items()}}
             states[i], leaves[i] = {**host, **new}, theta
@@ -119,9 +141,14 @@ def together(
     alone, across = across is None, across or _here
     if len(params) == 1 and (alone or recipe.scope != "global"):
         (theta,), (g,), one = *wide, {name: row[0] for name, row in inputs.items()}
-        state = {name: states[0][name] for name in kinds}
-        over = across(scope.OneTensor(), scope.of_tensor(recipe.scope))
+        state, over = laid(recipe, params[0], states[0]), across(scope.OneTensor(), scope.of_tensor(recipe.scope))
+        if recipe.matrix:
+            shape = scope.matrix(params[0])
+            theta, g, one = theta.reshape(shape), g.reshape(shape), {name: v.reshape(shape) for name, v in one.items()}
         new, theta = kernel.advance(prepared, state, theta, g, *over, norm, one, observe)
+        if recipe.matrix:
+            theta = theta.reshape(params[0].shape)
+            new = {name: value.reshape(states[0][name].shape) for name, value in new.items()}
         return [(new, theta.to(params[0].dtype))]
     layout = scope.Joined(params)
     theta, g = layout.pack(wide[0]), layout.pack(wide[1])

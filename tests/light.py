@@ -7,8 +7,14 @@ from sandbox.blocks import Block
 
 SHORT = 3
 
-# Those that need no likelihood to draw labels from; the problems of most tests have none.
-NAMES = [name for name in variants.names() if "sampled" not in variants.get(name).inputs]
+
+def _asks_for_more(name):
+    recipe = variants.get(name)
+    return "sampled" in recipe.inputs or recipe.basis.factors is not None
+
+
+# Those that need no likelihood to draw labels from, and no layers; the problems of most tests have none.
+NAMES = [name for name in variants.names() if not _asks_for_more(name)]
 
 
 def light(name, pairs=SHORT):
@@ -21,4 +27,5 @@ def light(name, pairs=SHORT):
 def _shortened(block, pairs):
     fields = {f.name: getattr(block, f.name) for f in dataclasses.fields(block)}
     inner = {name: _shortened(value, pairs) for name, value in fields.items() if isinstance(value, Block)}
-    return dataclasses.replace(block, **inner, **({"memory": pairs} if fields.get("memory", 0) > pairs else {}))
+    shorter = {name: pairs for name in ("memory", "window") if fields.get(name, 0) > pairs}
+    return dataclasses.replace(block, **inner, **shorter)

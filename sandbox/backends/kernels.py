@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -83,26 +82,12 @@ def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
 
-    _lower()
-
     traced.shape_env = None  # Inductor takes it from the sizes; as it is, it cannot be pickled for the cache
     sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     fake = sizes[0].fake_mode
     with torch._guards.tracing(torch._guards.TracingContext(fake)), V.set_fake_mode(fake), _settings():
         run = compile_fx_inner(traced, sizes, is_inference=True)
     return run, [str(guard.expr) for guard in fake.shape_env.guards]
-
-
-@functools.cache
-def _lower() -> None:
-    """Inductor writes the argument of `kept` to memory, and no copy of it."""
-    from torch._inductor.lowering import clone, register_lowering
-
-    def kept(x: Any) -> Any:
-        x.realize()
-        return clone(x)
-
-    register_lowering(torch.ops.apollo_sandbox.kept.default, type_promotion_kind=None)(kept)
 
 
 def kernel_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> Kernel:
@@ -175,5 +160,5 @@ def _settings() -> Any:
 def _mark_dynamic(tensor: Tensor, signature: graph.Signature) -> None:
     if tensor.ndim and len(tensor) > 1:
         torch._dynamo.mark_dynamic(tensor, 0)
-    if signature.kind == "channels" and tensor.ndim == 2 and tensor.shape[1] > 1:
+    if signature.kind != "arena" and tensor.ndim == 2 and tensor.shape[1] > 1:
         torch._dynamo.mark_dynamic(tensor, 1)

@@ -10,6 +10,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction
 
 from sandbox.cli import interrupt, screen
 from sandbox.experiments.settings import Options
+from sandbox.literal import file_name
 
 
 @dataclasses.dataclass
@@ -95,7 +96,7 @@ class Compare(interrupt.Command):
         return 1 if result.failures else 0  # of a user's code
 
     def _folder(self) -> Path:
-        return self.out or Path("results") / self.task.replace(":", "-").replace("/", "-")
+        return self.out or Path("results") / file_name(self.task)
 
     def interrupted(self) -> str:
         """What Ctrl-C leaves."""

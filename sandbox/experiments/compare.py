@@ -26,6 +26,7 @@ from sandbox.experiments.search import Trial, Tuner
 from sandbox.experiments.settings import Options
 from sandbox.experiments.unit import Failed, Look
 from sandbox.experiments.work import Callback, Progress, Work
+from sandbox.literal import file_name
 from sandbox.tasks import Task
 
 
@@ -94,7 +95,7 @@ def compare(
         trials=trials, steps=steps, warmup=warmup, schedule=schedule, evaluations=evaluations, evaluate_every=evaluate_every,
         backend=backend, vectorised=vectorised, options=options, probes=probes, every=every, reuse=reuse,
     )  # fmt: skip
-    folder = Path(out) if out is not None else Path("results") / manifest.slug(made.task.name)
+    folder = Path(out) if out is not None else Path("results") / file_name(made.task.name)
     manifest.read(folder, "compare")  # or it is another command's folder
     total = len(made.methods) * (made.trials * made.tuning_seeds * made.tuned + made.seeds)
     with executors.workers(jobs, executor) as who:

@@ -66,7 +66,7 @@ class Ours:
 
     def parts(self) -> Any:
         """The objects on whose code a run depends."""
-        fields = [getattr(self.recipe, f.name) for f in dataclasses.fields(self.recipe) if f.name not in ("name", "lr")]
+        fields = [_fields(self.recipe), _fields(self.recipe.vectors)] if self.recipe.vectors else _fields(self.recipe)
         return [fields, self.recipe.lr if self.moving else None]
 
     def text(self) -> str:
@@ -109,6 +109,10 @@ class Ours:
             made.append(own)
         rate = scaled(recipe.lr, lr) if self.moving else lr
         return [Optimizer(made, recipe, lr=rate, backend=backend, seed=seed, process_group=ranks)]
+
+
+def _fields(recipe: Recipe) -> list[Any]:
+    return [getattr(recipe, f.name) for f in dataclasses.fields(recipe) if f.name not in ("name", "lr", "vectors")]
 
 
 def scaled(rate: Any, factor: float) -> Any:

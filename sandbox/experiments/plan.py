@@ -175,9 +175,9 @@ def plan(
     )  # fmt: skip
     _check_search(result)
     if options.ranks > 1:
-        drawing = [m.name for m in found if isinstance(m, Ours) and "sampled" in m.recipe.inputs]
-        if drawing:
-            raise ValueError(f"ranks={options.ranks}: {drawing[0]} draws labels, which each rank would for its share alone")
+        own = [m.name for m in found if isinstance(m, Ours) and m.recipe.sees_rows]
+        if own:
+            raise ValueError(f"ranks={options.ranks}: {own[0]} draws labels or takes factors of layers, on each share its own")
         shares.check(made, options.ranks)
     return result
 

@@ -170,10 +170,12 @@ class _Training:
         train, validation = self._evaluate("train")[0], self._evaluate("validation")
         floor = probes.floor_occupancy(self.optimizers[0]) if isinstance(self.method, Ours) else None
         made = row(self.task, step, train, validation, floor, self.gradients)
-        return {**made, "state_words": self.method.words() if isinstance(self.method, Ours) else self._words()}
+        return {**made, "state_words": self._words()}
 
     def _words(self) -> float:
-        """State numbers a parameter, as the optimizers hold them."""
+        """State numbers a parameter: a recipe's, or as the optimizers hold them."""
+        if isinstance(self.method, Ours):
+            return self.method.recipe.words(p.shape for group in self.optimizers[0].param_groups for p in group["params"])
         held = params = 0
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:

@@ -32,6 +32,8 @@ def check(p: Tensor, name: str, recipe: Recipe, backend: Backend, dealt: Process
         )
     if shards.is_sharded(p) and (recipe.inputs or recipe.looks_again):
         raise ValueError(f"recipe {recipe.name!r} needs two gradients a step, which a DTensor ({name}) does not take")
+    if shards.is_sharded(p) and recipe.of(p).alone:
+        raise ValueError(f"recipe {recipe.name!r} needs whole matrices, and of parameter {name} each rank has a part")
     if shards.is_sharded(p) and (getattr(backend, "flat", False) or getattr(backend, "mode", None)):
         raise ValueError(f"parameter {name} is a DTensor, which flat=True and torch.compile's modes do not take")
     if (shards.is_sharded(p) or (dealt is not None and recipe.scope == "global")) and not hasattr(backend, "phases"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sandbox import kernel, parts, scope
+from sandbox import kernel, parts, pure, scope
 from sandbox.blocks import Flow
 from sandbox.distributed.shards import check_whole
 
@@ -26,8 +26,8 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
     on_floor = total = 0
     for index, group in enumerate(optimizer.param_groups):
         check_whole(group["params"], "floor_occupancy")
-        recipe = optimizer.current_recipe(index)
         for p in group["params"]:
+            recipe = optimizer.current_recipe(index).of(p)
             state = optimizer.state[p]
             if not int(state["step"]):
                 continue
@@ -42,10 +42,12 @@ def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
 
     recipe: with its functions of t as they were at that step; what the state remembers of it is taken from there.
     """
+    recipe = recipe.of(p)
     if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
         return None
     recipe = recipe.as_it_was(state)
     t, lr = state["step"], state["lr"]
-    tensor, within = scope.Over(scope.OneTensor(), p), scope.Over(scope.of_tensor(recipe.scope), p)
-    x = Flow(t=t, lr=lr, lr_old=lr, theta=p, g=p, tensor=tensor, scope=within)
-    return kernel.on_floor(recipe, state, x)
+    theta = p.reshape(scope.matrix(p)) if recipe.matrix else p
+    tensor, within = scope.Over(scope.OneTensor(), theta), scope.Over(scope.of_tensor(recipe.scope), theta)
+    x = Flow(t=t, lr=lr, lr_old=lr, theta=theta, g=theta, tensor=tensor, scope=within)
+    return kernel.on_floor(recipe, pure.laid(recipe, p, state), x)

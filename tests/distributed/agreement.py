@@ -146,7 +146,12 @@ def refused(mesh, rank, world):
         "occupancy": raised(lambda: probes.floor_occupancy(optimizer)),
         "product": raised(lambda: hessian.hutchinson(cases.loss(model, 0, rank, world), list(model.parameters()))),
         "curvature": raised(lambda: curvature.diagonal(*curvature.of_module(model, mse_loss), cases.batch(0))),
-        "drawn": raised(lambda: sandbox.Optimizer(cases.network().parameters(), "sophia-g").step(lambda: None)),
+        **{
+            (name, "replicas"): raised(
+                lambda name=name: sandbox.Optimizer(cases.network().parameters(), name).step(lambda: None)
+            )
+            for name in ("sophia-g", "kfac")
+        },
         **{
             name: raised(lambda name=name: sandbox.Optimizer(model.parameters(), name))
             for name in variants.names()

@@ -3,6 +3,7 @@
 import pytest
 
 import variants
+from tests.distributed.cases import FIRST_ORDER, SECOND_ORDER
 from tests.distributed.ranks import run
 
 
@@ -69,15 +70,16 @@ def test_what_is_not_right_is_refused(two_ranks):
             kind, text = refused[what]
             assert kind == "TypeError", what
             assert "needs whole tensors" in text
-        assert "draws labels for the batch of its own rank" in refused["drawn"][1]
+        for name in ("sophia-g", "kfac"):
+            assert "cannot be trained by replicas" in refused[name, "replicas"][1]
 
 
-def test_histories_that_look_twice_are_refused(two_ranks):
-    """The others are first-order recipes: see test_equality."""
-    twice = [n for n in variants.names() if variants.get(n).looks_again or "sampled" in variants.get(n).inputs]
-    assert {"olbfgs", "res", "sophia-g"} <= set(twice)
+def test_what_is_in_no_table_is_refused(two_ranks):
+    """Histories that take two gradients a step, and recipes of matrices; of the others each is in a table of equality."""
+    others = [name for name in variants.names() if name not in FIRST_ORDER and name not in SECOND_ORDER]
+    assert {"olbfgs", "res", "sophia-g", "muon"} <= set(others)
     for found in two_ranks:
-        for name in twice:
+        for name in others:
             kind, text = found["refused"][name]
             assert kind == "ValueError", name
-            assert "needs two gradients a step" in text
+            assert ("needs whole matrices" if variants.get(name).alone else "needs two gradients a step") in text

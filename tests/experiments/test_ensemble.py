@@ -85,9 +85,10 @@ def close(a, b):
     torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "soap"])
 def test_eight_members_of_every_variant_equal_eight_single_runs(name):
-    """Every number different in each member, two seeds."""
+    """Every number different in each member, two seeds.  Not SOAP: where eigenvalues are 0, as of a (64, 32) matrix's left factor,
+    the vectors are the library's choice, another one in a batch; tests/blocks/test_basis.py has it on full ranks."""
     base = light(name)
     numbers = {n: v for n, v in base.hyperparameters().items() if n != "lr" and np.isfinite(v)}
     # RAdam's ρ_∞ > 4 bounds its β from below
