@@ -56,7 +56,6 @@ class Ranks:
         self.group, self.size = group, dist.get_world_size(group)
         on_gpu = dist.get_backend(group) == "nccl" and device.type == "cpu"  # parameters that are offloaded
         self.device = torch.device("cuda") if on_gpu else device
-        self.collectives = 0  # made so far
         self._steps = 0
         self._plan: Any = None
         self._expected: list[tuple[Any, int]] = [
@@ -163,7 +162,6 @@ class Ranks:
         self._collective(lambda: dist.all_reduce(vector, kind, group))
 
     def _collective(self, run: Any) -> None:
-        self.collectives += 1
         collective(run, self.group, f"step {self._steps}")
 
 

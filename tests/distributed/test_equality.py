@@ -10,17 +10,18 @@ import pytest
 from tests.distributed.cases import CLIPS, CORE, FIRST_ORDER, LARGE
 from tests.distributed.ranks import run
 
-# What a step costs: its sums, the check for NaN with them; a maximum apart; what needs a sum's result once more.
-COLLECTIVES = {
-    "apollo": 1,
-    "adamw": 1,
-    "coordinate-secant": 1,
-    "channel-secant": 1,
-    "global-secant": 1,
-    "scale-invariant": 2,
-    "apollo-stable": 2,
-    "clip-global-norm": 2,
-    "clip-parameter-norm": 3,
+# What a step sends: the numbers of each collective.  A head of three by which the ranks know that they make the same step, one for
+# the check for NaN, and the sums of each scope (ten tensors); maxima apart; what needs a sum's result later, behind a head of one.
+SENT = {
+    "apollo": [3 + 1 + 3 * 10],
+    "adamw": [3 + 1],
+    "coordinate-secant": [3 + 1],
+    "channel-secant": [3 + 1],
+    "global-secant": [3 + 1 + 3],
+    "scale-invariant": [3 + 1 + 3 * 10, 10],
+    "apollo-stable": [3 + 1 + 3 * 10, 1 + 2 * 10],
+    "clip-global-norm": [3 + 1, 1 + 1 + 3 * 10],
+    "clip-parameter-norm": [3 + 1 + 3 * 10, 1 + 10, 10],
 }
 
 
@@ -38,8 +39,8 @@ def test_two_ranks_are_one_process(two_ranks):
 
 
 @pytest.mark.parametrize("name", CORE)
-def test_collectives_of_a_step(two_ranks, name):
-    assert two_ranks[0]["equality"][name]["collectives"] == COLLECTIVES[name]
+def test_what_a_step_sends(two_ranks, name):
+    assert two_ranks[0]["equality"][name]["sent"] == SENT[name]
 
 
 @pytest.mark.slow
