@@ -81,10 +81,11 @@ def rounds(
     asked, finish = advance(runs, None)
     totals += [pending.value for pending in asked if pending.check]
     first = [] if finite is None else [Pending(_added(totals))]
-    answers = yield dataclasses.replace(common, pending=[*first, *asked])
+    answers = yield dataclasses.replace(common, pending=[*first, *(pending for pending in asked if not pending.check)])
     if finite is not None and not finite(answers[:1]):
         return []
-    answers = answers[len(first) :]
+    others = iter(answers[len(first) :])
+    answers = [pending.value if pending.check else next(others) for pending in asked]
     while finish is None:
         asked, finish = advance(runs, answers)
         if finish is None:

@@ -56,6 +56,8 @@ def test_every_first_order_recipe(world, backends):
             compared.remove("channel-secant")
             assert all("is not compiled for such parts" in each["channel-secant"] for each in results)
         close(results, compared)
+        if key in (("eager", "equality"), ("compiled", "equality")):
+            assert {n: results[0][n]["sent"] for n in compared if n in SENT} == {n: SENT[n] for n in compared if n in SENT}
 
 
 def test_large_tensors_in_parts(two_ranks):
