@@ -46,7 +46,7 @@ def test_runs_made_together_are_the_runs_alone(tmp_path):
     """Vectorised or not: the same rates chosen, the same rows (float64; 1e-9: other kernels, 20 steps), divergence included."""
     wild = variants.get("sgd").replace(lr=1e4, name="wild")
     decays = variants.get("apollow").replace(lr=5000.0, name="decays")  # rates that its decay does not allow
-    names = ["apollo", "adahessian", wild, decays]
+    names = ["apollo", "adahessian", "sm3", wild, decays]
     task = tasks.get("logistic-breast-cancer", dtype=torch.float64)
     found = [compare(names, task, out=tmp_path / str(v), **{**SMALL, "vectorised": v}) for v in (True, False)]
     keys = ["variant", "role", "lr", "seed", "step"]
@@ -56,7 +56,15 @@ def test_runs_made_together_are_the_runs_alone(tmp_path):
     assert frames[0].select(keys).equals(frames[1].select(keys))
     assert frames[0]["diverged"].to_list() == frames[1]["diverged"].to_list()
     assert frames[0]["diverged"].any()
-    for name in ("train_loss", "validation_loss", "validation_metric", "floor_occupancy", "test_loss", "test_metric"):
+    for name in (
+        "train_loss",
+        "validation_loss",
+        "validation_metric",
+        "floor_occupancy",
+        "test_loss",
+        "test_metric",
+        "state_words",
+    ):
         a, b = (f[name].cast(pl.Float64).to_numpy() for f in frames)
         np.testing.assert_allclose(a, b, rtol=1e-9, err_msg=name)
     assert [s.lr for s in found[0].summaries] == [s.lr for s in found[1].summaries]
