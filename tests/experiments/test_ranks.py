@@ -51,7 +51,7 @@ def test_two_ranks_give_the_rows_of_one_process(tmp_path):
     recipes = ["apollo", "adahessian", "torch.optim:NAdam"]
     (one, two), kept = both(tmp_path, recipes, ranks.task(), probes=["secant_residual"], every=4)
     close(one, two)
-    assert one["train_loss"].n_unique() > 20
+    assert one["train_loss"].n_unique() == 2 + 3 * 2 * 3  # the starts of both seeds, and what follows
     assert all('"ranks": 2' in text for text in kept["options"])
 
 
