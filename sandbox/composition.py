@@ -204,6 +204,11 @@ class Composition(ByShape):
         return bool({"hessian", "product"} & set(self.inputs))
 
     @functools.cached_property
+    def sees_rows(self) -> bool:
+        """Whether a step sees the rows of its batch and not only their mean: it draws labels, or takes factors of layers."""
+        return "sampled" in self.inputs or self.basis.factors is not None
+
+    @functools.cached_property
     def looks_again(self) -> bool:
         """Whether each batch's gradient is taken a second time, at the point that its step has led to."""
         return any("again" in block.needs for _, block in self.blocks())

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 import variants
 from sandbox.blocks import Block
 
@@ -17,15 +19,45 @@ def _asks_for_more(name):
 NAMES = [name for name in variants.names() if not _asks_for_more(name)]
 
 
-def light(name):
-    """The variant, with a history of at most three pairs: a hundred make graphs that take minutes to compile."""
+def _blocks(name):
+    blocks = [block for _, block in variants.get(name).blocks()]
+    return (
+        {variants.get(name).scope}
+        | {type(b).__name__ for b in blocks}
+        | {type(getattr(b, "inner", b)).__name__ for b in blocks}
+    )
+
+
+def _covering():
+    """A few variants that together have every block and scope, whole matrices apart: tests/variants runs those in each backend."""
+    found = ["apollo", "adamw", "global-secant"]
+    rest = [name for name in NAMES if not variants.get(name).matrix]
+    while True:
+        seen = set().union(*map(_blocks, found))
+        most = max(rest, key=lambda name: len(_blocks(name) - seen))
+        if not _blocks(most) - seen:
+            return found
+        found.append(most)
+
+
+COVERING = _covering()
+
+
+def each(names):
+    """Names for a test of every variant: `make test` takes those that bring a new block, `make test-all` the others too."""
+    few = [*COVERING, *(name for name in NAMES if variants.get(name).matrix)]
+    return [pytest.param(name, marks=[] if name in few else [pytest.mark.slow]) for name in names]
+
+
+def light(name, pairs=SHORT):
+    """The variant, with a history of at most so many pairs: a hundred make graphs that take minutes to compile."""
     recipe = variants.get(name)
-    changed = {path: _shortened(block) for path, block in recipe.blocks() if "." not in path}
+    changed = {path: _shortened(block, pairs) for path, block in recipe.blocks() if "." not in path}
     return dataclasses.replace(recipe, **changed)
 
 
-def _shortened(block):
+def _shortened(block, pairs):
     fields = {f.name: getattr(block, f.name) for f in dataclasses.fields(block)}
-    inner = {name: _shortened(value) for name, value in fields.items() if isinstance(value, Block)}
-    shorter = {name: SHORT for name in ("memory", "window") if fields.get(name, 0) > SHORT}
+    inner = {name: _shortened(value, pairs) for name, value in fields.items() if isinstance(value, Block)}
+    shorter = {name: pairs for name in ("memory", "window") if fields.get(name, 0) > pairs}
     return dataclasses.replace(block, **inner, **shorter)

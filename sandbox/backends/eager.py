@@ -18,8 +18,9 @@ from sandbox.recipe import Recipe
 
 _REFERENCE = Reference()
 
-# State words of a recipe from which on its history is left to the reference: a two-loop recursion sums once a pair and loop, each
-# time in a phase of its own.  Measured: L-BFGS with 3 pairs takes as long in both forms, with 10 it takes 2 to 3 times as long here.
+# State words of a recipe from which on its history is left to the reference: a two-loop recursion takes a sum for each pair and
+# loop, each in a phase of its own.  Measured on L-BFGS: with 3 pairs both forms take as long, with 10 the phases take two to
+# three times as long.
 HISTORY = 13
 
 

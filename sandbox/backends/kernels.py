@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from sandbox import suggest
 from sandbox.backends import graph, selfcheck
-from sandbox.backends.cut import cut
+from sandbox.backends.cut import checking, cut
 from sandbox.backends.places import Run
 from sandbox.recipe import Recipe
 
@@ -108,12 +108,12 @@ class PhasedKernel:
         traced = graph.trace(recipe, signature, opaque=True, scale=_scale(signature), marked=True)
         self.steps_only = step_only and graph.write_step_only(traced)
         selfcheck.check(recipe, signature, traced, self.steps_only)
-        parts = cut(traced)
+        parts = checking(cut(traced), 8 if signature.kind == "arena" else 2)  # the gradient's place
         self.reductions = [part.reductions for part in parts]
         self.calls = [_compile(part.graph)[0] for part in parts]
 
-    def run_for(self, theta: Tensor) -> Run:
-        """What makes a step on a leaf, phase by phase.  Raises ValueError for a leaf of more than 2³¹ entries."""
+    def run_for(self, theta: Tensor) -> Any:
+        """What makes a step on a leaf, phase by phase (`PhasedRun`).  Raises ValueError for a leaf of more than 2³¹ entries."""
         if theta.numel() >= 2**31:
             raise ValueError(f"a part of a tensor may have at most 2³¹ - 1 entries, got {theta.numel():,}")
         return _PhasedRun(self)
@@ -125,13 +125,6 @@ class _PhasedRun:
     def __init__(self, kernel: PhasedKernel) -> None:
         self.calls, self.reductions = kernel.calls, kernel.reductions
         self.inputs: list[Tensor] = []
-
-    def __call__(self, inputs: list[Tensor]) -> None:
-        """All phases, with sums of this process alone."""
-        self.begin(inputs)
-        sums: list[Tensor] = []
-        for number in range(len(self.calls)):
-            sums += self.phase(number, sums)
 
     def begin(self, inputs: Sequence[Tensor]) -> None:
         """Takes the inputs of a step."""

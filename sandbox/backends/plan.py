@@ -19,7 +19,7 @@ from torch import Tensor
 from sandbox import scope
 from sandbox.backends import graph, layout, places, reference
 from sandbox.backends.base import Cohort, Step, needs_sums, totals
-from sandbox.backends.phased import PhasedRun, Unit, phases
+from sandbox.backends.phased import PhasedRun, Unit, checks, phases
 from sandbox.backends.places import Large, Run, Small, make_views
 from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.distributed import ranks
@@ -229,8 +229,8 @@ class Plan:
             torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
         if not check:
             return []
-        others = [large.index for large in self.large] + self.tensorwise
-        return [small.g.sum() for small in self.small] + totals([step.grads[i] for i in others])
+        others = [x.index for x in self.large if not checks(x.run)] + self.tensorwise
+        return [x.g.sum() for x in self.small if not checks(x.run)] + totals([step.grads[i] for i in others])
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes the step that was loaded."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 
 from sandbox import lookup
 from sandbox.blocks import Block
@@ -96,8 +97,8 @@ class Ours:
             return False
         return True
 
-    def make(self, groups: Groups, lr: float, seed: int, backend: Any) -> list[Any]:
-        """The optimizer of a run."""
+    def make(self, groups: Groups, lr: float, seed: int, backend: Any, ranks: ProcessGroup | None = None) -> list[Any]:
+        """The optimizer of a run.  ranks: that make it together, as replicas."""
         recipe, rate = self.recipe, lr
         known = paths(recipe)
         made = []
@@ -107,7 +108,7 @@ class Ours:
                 own["lr"] = scaled(recipe.lr, lr * group["lr_factor"]) if self.moving else rate * group["lr_factor"]
             made.append(own)
         rate = scaled(recipe.lr, lr) if self.moving else lr
-        return [Optimizer(made, recipe, lr=rate, backend=backend, seed=seed)]
+        return [Optimizer(made, recipe, lr=rate, backend=backend, seed=seed, process_group=ranks)]
 
 
 def _fields(recipe: Recipe) -> list[Any]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 
 from sandbox import imports, lookup, suggest
 from sandbox.forms import toml
@@ -133,8 +134,10 @@ class Outside:
         """Every rate; an optimizer that refuses one says so itself."""
         return True
 
-    def make(self, groups: list[dict[str, Any]], lr: float, seed: int, backend: Any) -> list[Any]:
-        """The optimizers of a run, which step one after another; `backend` is only the recipes'."""
+    def make(
+        self, groups: list[dict[str, Any]], lr: float, seed: int, backend: Any, ranks: ProcessGroup | None = None
+    ) -> list[Any]:
+        """The optimizers of a run, which step one after another; `backend` and `ranks` are only the recipes'."""
         mine: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
         for group in groups:
@@ -147,10 +150,10 @@ class Outside:
         if others:
             rest_lr = float(self.rest.lr) * lr / self.lr
             if isinstance(self.rest, Outside):
-                made += self.rest.make(others, rest_lr, seed, backend)
+                made += self.rest.make(others, rest_lr, seed, backend, ranks)
             else:
                 plain = [{"params": g["params"]} for g in others]
-                made.append(Optimizer(plain, self.rest, lr=rest_lr, backend=backend, seed=seed))
+                made.append(Optimizer(plain, self.rest, lr=rest_lr, backend=backend, seed=seed, process_group=ranks))
         return made
 
     def _made(self, groups: list[dict[str, Any]], lr: float) -> Any:

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from sandbox import generators, hessian, labels, pure
 from sandbox.composition import AGAIN
-from sandbox.distributed import replicas, shards
+from sandbox.distributed import replicas
 from sandbox.optimizer import factors
 from sandbox.recipe import Recipe
 
@@ -43,11 +43,12 @@ class Evaluation:
         self.groups = list(zip(param_groups, recipes, strict=True))
         self.inputs: dict[str, ByParameter] = {}
         self.loss: Any = None
-        for group, recipe in self.groups:
-            if recipe.second_order and any(map(shards.is_sharded, group["params"])):
-                raise ValueError(f"recipe {recipe.name!r} needs Hessian-vector products, which cannot be taken of shards")
-            if (recipe.inputs or recipe.looks_again) and any(map(shards.is_sharded, group["params"])):
-                raise ValueError(f"recipe {recipe.name!r} needs more than one gradient a step, which shards do not give yet")
+        for _, recipe in self.groups:
+            if recipe.sees_rows and replicas.several(self.replicas):
+                raise RuntimeError(
+                    f"recipe {recipe.name!r} draws labels for a batch or takes factors of layers on it, each rank its own: "
+                    "it cannot be trained by replicas"
+                )
             if recipe.second_order and self.replicas is None and replicas.several():
                 raise RuntimeError(
                     f"recipe {recipe.name!r} takes its gradients from the loss itself, past DistributedDataParallel, so it "

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sandbox import kernel, parts, pure, scope
 from sandbox.blocks import Flow
+from sandbox.distributed.shards import check_whole
 
 if TYPE_CHECKING:
     from sandbox.optimizer import Optimizer
@@ -20,9 +21,11 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
     """Share of coordinates whose D is the rectifier's floor and not the curvature; None where no recipe has a floor.
 
     Where |B| is under the floor Apollo is momentum SGD, so this is the first thing to know about a run.
+    Raises TypeError for parameters that are DTensors.
     """
     on_floor = total = 0
     for index, group in enumerate(optimizer.param_groups):
+        check_whole(group["params"], "floor_occupancy")
         for p in group["params"]:
             recipe = optimizer.current_recipe(index).of(p)
             state = optimizer.state[p]

@@ -66,7 +66,7 @@ class PlainApollo(torch.optim.Optimizer):
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 
-def ours(recipe: str, **options: Any) -> Make:
+def ours(recipe: str | sandbox.Recipe, **options: Any) -> Make:
     """Our optimizer without the check for NaN, which torch's have not either."""
     return lambda params: sandbox.Optimizer(params, recipe, nonfinite="pass", **options)
 
@@ -121,10 +121,13 @@ def _installed(shape: str) -> dict[str, Make]:
     return found
 
 
-def parameters(shape: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def parameters(
+    shape: str | list[tuple[int, ...]], device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
     """Parameters with gradients."""
     torch.manual_seed(0)
-    params = [(0.1 * torch.randn(s, device=device)).to(dtype).requires_grad_() for s in SHAPES[shape]]
+    sizes = SHAPES[shape] if isinstance(shape, str) else shape
+    params = [(0.1 * torch.randn(s, device=device)).to(dtype).requires_grad_() for s in sizes]
     for p in params:
         p.grad = 0.01 * torch.randn_like(p)
     return params
