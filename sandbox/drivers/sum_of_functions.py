@@ -69,10 +69,9 @@ class SFO(torch.optim.Optimizer):
         shortest: float = 1e-8,
         seed: int = 0,
     ) -> None:
-        whole = {"count": count, "memory": memory, "active": active}
-        for name, value in whole.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"SFO: {name} must be a whole number of at least 1, got {value!r}")
+        for name, given in {"count": count, "memory": memory, "active": active}.items():
+            if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+                raise ValueError(f"SFO: {name} must be a whole number of at least 1, got {given!r}")
         numbers = {"lr": lr, "curvature": curvature, "longest": longest, "shortest": shortest}
         for name, value in numbers.items():
             if isinstance(value, bool) or value not in Interval("(0, inf)"):
@@ -100,7 +99,8 @@ class SFO(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch does, without its cast of the state to the parameters' dtype.  Raises ValueError for other shapes."""
-        mine, given = self._state, next(iter(state_dict["state"].values()), {})
+        mine = self._state
+        given: dict[str, Tensor] = next(iter(state_dict["state"].values()), {})
         shapes = lambda state: {k: tuple(v.shape) for k, v in state.items()}  # noqa: E731
         if shapes(given) != shapes(mine):
             raise ValueError("SFO: the checkpoint is of another count, memory or number of parameters")
