@@ -54,6 +54,7 @@ class SFO(torch.optim.Optimizer):
     """
 
     second_order = True  # the closure leaves backward() to the step
+    by_number = True  # and is told which of the fixed batches to take
 
     def __init__(
         self,

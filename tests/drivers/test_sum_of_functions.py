@@ -10,8 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sandbox import drivers
+from sandbox import drivers, tasks
 from sandbox.drivers import quadratic, subspace
+from sandbox.experiments.methods import method
+from sandbox.experiments.run import train
+from sandbox.experiments.settings import Run
 
 N = 5
 
@@ -321,6 +324,16 @@ def test_a_network_of_two_layers():
     assert all(p.grad is not None for p in model.parameters())
     with torch.no_grad():
         assert float(F.cross_entropy(model(X), y)) < 0.7 * start
+
+
+def test_in_an_experiment():
+    """Through the training loop, whose closure takes the first `count` batches of the stream by number."""
+    made = method("sandbox.drivers:SFO(count=25)")
+    assert made.functions == 25
+    rows = train(tasks.get("digits-mlp"), made, Run(task="", method="", lr=1.0, steps=75, at=(75,), seed=0, role="tuning"))
+    assert rows[-1]["train_loss"] < 0.7 * rows[0]["train_loss"]
+    assert 75 <= rows[-1]["gradients"] < 120
+    assert method("adamw").functions == method("torch.optim:AdamW").functions == 0
 
 
 def test_what_is_refused():
