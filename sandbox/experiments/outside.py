@@ -144,7 +144,12 @@ class Outside:
     def make(
         self, groups: list[dict[str, Any]], lr: float, seed: int, backend: Any, ranks: ProcessGroup | None = None
     ) -> list[Any]:
-        """The optimizers of a run, which step one after another; `backend` and `ranks` are only the recipes'."""
+        """The optimizers of a run, which step one after another; `backend` and `ranks` are only the recipes'.
+
+        Raises ValueError for ranks where the optimizer takes gradients itself: they would be of each rank's share alone.
+        """
+        if ranks is not None and self.second_order:
+            raise ValueError(f"ranks: {self.name} takes its gradients itself, which ranks then do not average; use one rank")
         mine: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
         for group in groups:

@@ -361,6 +361,8 @@ def test_in_an_experiment():
     rows = train(tasks.get("digits-mlp"), made, Run(task="", method="", lr=1.0, steps=75, at=(75,), seed=0, role="tuning"))
     assert rows[-1]["train_loss"] < 0.7 * rows[0]["train_loss"]
     assert 75 <= rows[-1]["gradients"] < 120
+    with pytest.raises(ValueError, match="use one rank"):
+        made.make([{"params": [torch.ones(2, requires_grad=True)]}], 1.0, 0, None, object())
     assert method("adamw").functions == method("torch.optim:AdamW").functions == 0
 
 
