@@ -56,10 +56,13 @@ class HessianFree(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, **numbers})
         if len(self.param_groups) != 1:
             raise ValueError("HessianFree takes all parameters in one group: its step is one vector")
-        self._params = [p for p in self.param_groups[0]["params"] if p.requires_grad]
         size = sum(p.numel() for p in self._params)
         first = self._params[0]
         self.state[first] = {"step": torch.zeros(()), "damping": first.new_tensor(float(damping)), "p": first.new_zeros(size)}
+
+    @property
+    def _params(self) -> list[Tensor]:
+        return [p for p in self.param_groups[0]["params"] if p.requires_grad]
 
     @property
     def damping(self) -> float:

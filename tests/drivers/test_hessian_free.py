@@ -1,6 +1,7 @@
 """Hessian-free optimisation against dense linear algebra."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -179,3 +180,14 @@ def test_what_is_refused():
         drivers.HessianFree([{"params": [p]}, {"params": [torch.ones(2, requires_grad=True)]}])
     with pytest.raises(RuntimeError, match="without a graph"):
         drivers.HessianFree([p]).step(lambda: torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_a_copy_goes_on_alike(copied):
+    A, b = indefinite(shift=2.2)
+    p, optimizer, closure = optimizer_on(A, b, iterations=3)
+    optimizer.step(closure)
+    q, other = copied((p, optimizer))
+    optimizer.step(closure)
+    other.step(lambda: 0.5 * q @ A @ q + b @ q)
+    assert torch.equal(p, q)
