@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sandbox import kernel, parts, scope, suggest
+from sandbox import kernel, parts, rounding, scope, suggest
 from sandbox.blocks import ELEMENT, INPUTS, SCOPE
 from sandbox.composition import Composition
 
@@ -29,15 +29,16 @@ def first_numbers(recipe: Composition) -> dict[str, Any]:
     return {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.recalled}}
 
 
-def init(recipe: Composition, p: Tensor) -> dict[str, Tensor]:
-    """State of one tensor before the first step; see `Recipe.init`."""
+def init(recipe: Composition, p: Tensor, narrow: torch.dtype | None = None) -> dict[str, Tensor]:
+    """State of one tensor before the first step; see `Recipe.init`.  narrow: the dtype of states of one number a coordinate."""
     if not p.is_floating_point():
         raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
     host = first_numbers(recipe).items()
     state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
     for name, kind in recipe.state_kinds().items():
-        zeros = torch.zeros(state_shape(recipe, kind, p), dtype=state_dtype(p.dtype), device=p.device)
+        dtype = rounding.dtype_of(kind, state_dtype(p.dtype), narrow)
+        zeros = torch.zeros(state_shape(recipe, kind, p), dtype=dtype, device=p.device)
         value = initial.get(name, 0.0)
         state[name] = zeros + value if isinstance(value, Tensor) or value else zeros
     return state
@@ -119,7 +120,7 @@ def together(
     alone, across = across is None, across or _here
     if len(params) == 1 and (alone or recipe.scope != "global"):
         (theta,), (g,), one = *wide, {name: row[0] for name, row in inputs.items()}
-        state = {name: states[0][name] for name in kinds}
+        state = widened(recipe, states[0], dtype)
         over = across(scope.OneTensor(), scope.of_tensor(recipe.scope))
         new, theta = kernel.advance(prepared, state, theta, g, *over, norm, one, observe)
         return [(new, theta.to(params[0].dtype))]
@@ -127,7 +128,8 @@ def together(
     theta, g = layout.pack(wide[0]), layout.pack(wide[1])
     packed = {name: layout.pack(row) for name, row in inputs.items()}
     pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
-    state = {name: pack[name]([s[name] for s in states]) for name in kinds}
+    widest = [widened(recipe, s, dtype) for s in states]
+    state = {name: pack[name]([s[name] for s in widest]) for name in kinds}
     new, theta = kernel.advance(prepared, state, theta, g, *across(layout.tensor, layout.everything), norm, packed, observe)
     apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
     each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
@@ -136,13 +138,19 @@ def together(
 
 def asked(recipe: Composition, state: dict[str, Any], p: Tensor) -> Tensor:
     """The v with which one tensor's step wants H v."""
-    own = kernel.own("pairs", recipe.pairs, state)
-    return recipe.pairs.vector(state["step"] + 1, p.to(state_dtype(p.dtype)), state.get("direction.d"), **own).to(p.dtype)
+    wide = widened(recipe, state, state_dtype(p.dtype))
+    own = kernel.own("pairs", recipe.pairs, wide)
+    return recipe.pairs.vector(state["step"] + 1, p.to(state_dtype(p.dtype)), wide.get("direction.d"), **own).to(p.dtype)
 
 
 def _like(value: Any, old: Tensor) -> Tensor:
     """A number as a 0-d state."""
     return torch.as_tensor(value, dtype=old.dtype, device=old.device).expand(old.shape)
+
+
+def widened(recipe: Composition, state: kernel.State, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The states of blocks in the precision of a step."""
+    return {name: state[name].to(dtype) for name in recipe.state_kinds()}
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

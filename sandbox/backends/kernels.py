@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from sandbox import suggest
 from sandbox.backends import graph, selfcheck
 from sandbox.backends.cut import cut
+from sandbox.backends.layout import WIDTH
 from sandbox.backends.places import Run
 from sandbox.recipe import Recipe
 
@@ -95,14 +96,30 @@ def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
 
 @functools.cache
 def _lower() -> None:
-    """Inductor writes the argument of `kept` to memory, and no copy of it."""
+    """Inductor writes the argument of `kept` to memory, and no copy of it; `places` are indices, which it writes nowhere."""
+    from torch._inductor.ir import Pointwise
     from torch._inductor.lowering import clone, register_lowering
+    from torch._inductor.virtualized import ops
+    from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
     def kept(x: Any) -> Any:
         x.realize()
         return clone(x)
 
+    def places(like: Any, column: Any) -> Any:
+        size, in_row = list(like.get_size()), column.make_loader()
+
+        def at(index: Any) -> Any:
+            if len(size) > 1:
+                return ops.index_expr(index[0] * size[1] + index[1], torch.int32)
+            # a load of sixteen neighbours is faster than their indices one by one, as Inductor makes them on a CPU
+            place = in_row([0, ModularIndexing(index[0], 1, WIDTH)])
+            return ops.add(place, ops.index_expr(FloorDiv(index[0], WIDTH) * WIDTH, torch.int32))
+
+        return Pointwise.create(device=like.get_device(), dtype=torch.int32, inner_fn=at, ranges=size)
+
     register_lowering(torch.ops.apollo_sandbox.kept.default, type_promotion_kind=None)(kept)
+    register_lowering(torch.ops.apollo_sandbox.places.default, type_promotion_kind=None)(places)
 
 
 def kernel_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> Kernel:

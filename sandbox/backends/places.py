@@ -28,6 +28,7 @@ class Large:
     states: list[Tensor]  # in the layout `kind`, views of the optimizer's
     numbers: Tensor
     norm: list[Tensor]
+    places: list[Tensor]  # of `layout.counter`, where states are rounded
     run: Run
 
     def __post_init__(self) -> None:
@@ -47,16 +48,16 @@ class Large:
             and self.p.is_contiguous()
         )
 
-    def step(self, g: Tensor, more: list[Tensor]) -> None:
+    def step(self, g: Tensor, given: list[Tensor]) -> None:
         """Makes the step whose numbers were loaded."""
-        self.run(self.inputs(g, more))
+        self.run(self.inputs(g, given))
 
-    def inputs(self, g: Tensor, more: list[Tensor]) -> list[Tensor]:
+    def inputs(self, g: Tensor, given: list[Tensor]) -> list[Tensor]:
         """What the graph takes."""
         if self.p.data_ptr() != self.address:
             self.look()
-        extra = [layout.flatten(self.kind, v.contiguous()) for v in more]
-        return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states]
+        extra = [*self.norm, *(layout.flatten(self.kind, v.contiguous()) for v in given), *self.places]
+        return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *extra, *self.states]
 
 
 @dataclasses.dataclass
@@ -74,6 +75,7 @@ class Small:
     states: list[Tensor]
     numbers: Tensor
     norm: list[Tensor]
+    places: list[Tensor]  # of `layout.counter`, where states are rounded
     run: Run
     steps_only: bool
     params: list[Tensor]

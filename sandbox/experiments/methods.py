@@ -96,8 +96,9 @@ class Ours:
             return False
         return True
 
-    def make(self, groups: Groups, lr: float, seed: int, backend: Any) -> list[Any]:
+    def make(self, groups: Groups, lr: float, seed: int, backend: Any, state_dtype: str | None = None) -> list[Any]:
         """The optimizer of a run."""
+        dtype = None if state_dtype is None else getattr(torch, state_dtype)
         recipe, rate = self.recipe, lr
         known = paths(recipe)
         made = []
@@ -107,7 +108,7 @@ class Ours:
                 own["lr"] = scaled(recipe.lr, lr * group["lr_factor"]) if self.moving else rate * group["lr_factor"]
             made.append(own)
         rate = scaled(recipe.lr, lr) if self.moving else lr
-        return [Optimizer(made, recipe, lr=rate, backend=backend, seed=seed)]
+        return [Optimizer(made, recipe, lr=rate, backend=backend, state_dtype=dtype, seed=seed)]
 
 
 def scaled(rate: Any, factor: float) -> Any:

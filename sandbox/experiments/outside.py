@@ -133,8 +133,10 @@ class Outside:
         """Every rate; an optimizer that refuses one says so itself."""
         return True
 
-    def make(self, groups: list[dict[str, Any]], lr: float, seed: int, backend: Any) -> list[Any]:
-        """The optimizers of a run, which step one after another; `backend` is only the recipes'."""
+    def make(
+        self, groups: list[dict[str, Any]], lr: float, seed: int, backend: Any, state_dtype: str | None = None
+    ) -> list[Any]:
+        """The optimizers of a run, which step one after another; `backend` and `state_dtype` are only the recipes'."""
         mine: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
         for group in groups:
@@ -147,10 +149,11 @@ class Outside:
         if others:
             rest_lr = float(self.rest.lr) * lr / self.lr
             if isinstance(self.rest, Outside):
-                made += self.rest.make(others, rest_lr, seed, backend)
+                made += self.rest.make(others, rest_lr, seed, backend, state_dtype)
             else:
                 plain = [{"params": g["params"]} for g in others]
-                made.append(Optimizer(plain, self.rest, lr=rest_lr, backend=backend, seed=seed))
+                dtype = None if state_dtype is None else getattr(torch, state_dtype)
+                made.append(Optimizer(plain, self.rest, lr=rest_lr, backend=backend, state_dtype=dtype, seed=seed))
         return made
 
     def _made(self, groups: list[dict[str, Any]], lr: float) -> Any:

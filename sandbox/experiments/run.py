@@ -56,7 +56,7 @@ class _Training:
         if self.network:
             self.model.to(self.device)
         self.called = torch.compile(self.model) if run.options.compile_model and self.network else self.model
-        self.optimizers = method.make(task.groups(self.model), run.lr, run.seed, run.way)
+        self.optimizers = method.make(task.groups(self.model), run.lr, run.seed, run.way, run.options.state_dtype)
         if watch is not None and isinstance(method, Ours):
             self.optimizers[0].watch = watch
         made = (schedules.of_run(o, run.steps, run.warmup, run.schedule) for o in self.optimizers)

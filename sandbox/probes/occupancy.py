@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sandbox import kernel, parts, scope
+from sandbox import kernel, parts, pure, scope
 from sandbox.blocks import Flow
 
 if TYPE_CHECKING:
@@ -45,4 +45,4 @@ def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
     t, lr = state["step"], state["lr"]
     tensor, within = scope.Over(scope.OneTensor(), p), scope.Over(scope.of_tensor(recipe.scope), p)
     x = Flow(t=t, lr=lr, lr_old=lr, theta=p, g=p, tensor=tensor, scope=within)
-    return kernel.on_floor(recipe, state, x)
+    return kernel.on_floor(recipe, pure.widened(recipe, state, pure.state_dtype(p.dtype)), x)
