@@ -15,8 +15,10 @@ from sandbox.blocks import (
     EMA,
     INPUTS,
     SCOPE,
+    SQUARE,
     AbsoluteFloor,
     Averaging,
+    Basis,
     Block,
     Curvature,
     Decay,
@@ -30,11 +32,13 @@ from sandbox.blocks import (
     Projection,
     Rectifier,
     Solve,
+    Standard,
     Successive,
     WeakSecant,
     number,
 )
 from sandbox.blocks.number import is_function, validated
+from sandbox.by_shape import ByShape
 from sandbox.parts import SLOTS
 
 AGAIN = "gradient.again"  # the state of a recipe that looks again, written by whoever runs it
@@ -44,12 +48,14 @@ _RECALLING = ("moment", "curvature", "averaging", "rectifier", "solve")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Composition:
+class Composition(ByShape):
     """A recipe as data; the defaults are Apollo's (paper, Algorithm 1).
 
     lr: the default rate η, a number or a function of t.  scope: who shares a secant constraint ("parameter", "global",
-    "channel" or "coordinate").  Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that
-    do not fit together.
+    "channel" or "coordinate").  vectors: the recipe of tensors with fewer than two axes, and of matrices with a side beyond the
+    basis's limit; its rate stands to η as its own lr to this one's; None: this recipe, with Standard and Divide in place of a
+    basis and a solver for matrices.  Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks
+    that do not fit together.
     """
 
     name: str = dataclasses.field(default="custom", metadata={"label": True})
@@ -57,6 +63,7 @@ class Composition:
     gradient: tuple[Block, ...] = ()
     moment: Moment = EMA()
     pairs: Pairs = Successive()
+    basis: Basis = Standard()
     curvature: Curvature = WeakSecant()
     averaging: Averaging | Moment = NoAveraging()
     rectifier: Rectifier = AbsoluteFloor()
@@ -64,6 +71,7 @@ class Composition:
     decay: Decay = NoDecay()
     projection: Projection = NoProjection()
     scope: str = "parameter"
+    vectors: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -79,11 +87,23 @@ class Composition:
                 raise TypeError(parts.misfit(slot, block))
         if self.scope not in scope.NAMES:
             raise ValueError(suggest.unknown("scope", str(self.scope), scope.NAMES))
+        self.check_vectors()
+        if self.alone and self.scope == "global":
+            raise ValueError("scope 'global' makes one vector of all tensors; a block whose state is a matrix takes them apart")
+        if self.matrix and SQUARE in self.state_kinds().values():
+            raise ValueError("a block that takes tensors as matrices and one with a SQUARE state do not go together")
         self._check_needs()
 
     def _check_needs(self) -> None:
         for path, block in self.blocks():
             name = type(block).__name__
+            if "left" in block.needs and type(self.basis).eigenvalues is Basis.eigenvalues:
+                raise ValueError(
+                    f"{name} in slot {path!r} takes eigenvalues of a basis, and {type(self.basis).__name__} has none; a basis "
+                    "of matrices leaves vectors to `vectors`, a recipe of their own"
+                )
+            if "hessian" in block.needs and not isinstance(self.basis, Standard):
+                raise ValueError(f"{name} takes the Hessian's diagonal, which is not known in a basis other than Standard")
             if "grad_norm" in block.needs and path != "gradient.0":
                 raise ValueError(f"{name} takes the norm of the raw gradients, so it must come first in `gradient`")
             if "again" in block.needs and not all(getattr(each, "affine", False) for each in self.gradient):
@@ -123,7 +143,7 @@ class Composition:
         d comes from the state where all blocks from moment to decay recall their outputs.  A decay inside d is recalled from
         θ, which a projection would have changed.
         """
-        recalled = all(getattr(self, slot).recalls for slot in (*_RECALLING, "decay"))
+        recalled = all(getattr(self, slot).recalls for slot in ("basis", *_RECALLING, "decay"))
         changed = self.decay.in_direction and not isinstance(self.projection, NoProjection)
         return self.uses_direction and not (recalled and not changed and "product" not in self.inputs)
 
@@ -175,12 +195,18 @@ class Composition:
     def inputs(self) -> tuple[str, ...]:
         """What a step takes beside the gradient: some of "hessian", "sampled" and "product"."""
         needed = {need for _, block in self.blocks() for need in block.needs}
+        needed |= set() if self.vectors is None else set(self.vectors.inputs)
         return tuple(name for name in INPUTS if name in needed)
 
     @functools.cached_property
     def second_order(self) -> bool:
         """Whether a step needs a Hessian-vector product."""
         return bool({"hessian", "product"} & set(self.inputs))
+
+    @functools.cached_property
+    def sees_rows(self) -> bool:
+        """Whether a step sees the rows of its batch and not only their mean: it draws labels, or takes factors of layers."""
+        return "sampled" in self.inputs or self.basis.factors is not None
 
     @functools.cached_property
     def looks_again(self) -> bool:
@@ -190,7 +216,17 @@ class Composition:
     @functools.cached_property
     def evaluations(self) -> int:
         """Gradients a step, a Hessian-vector product counted as one."""
-        return 1 + len(self.inputs) + self.looks_again
+        return 1 + len(self.inputs) + self.looks_again + (self.basis.factors == "sampled")
+
+    @functools.cached_property
+    def matrix(self) -> bool:
+        """Whether some block takes tensors as matrices."""
+        return any(block.matrix for _, block in self.blocks())
+
+    @functools.cached_property
+    def alone(self) -> bool:
+        """Whether each tensor needs a layout of its own, since some block has matrices."""
+        return self.matrix or SQUARE in self.state_kinds().values()
 
     def state_kinds(self) -> dict[str, str]:
         """Name -> kind of shape of every state tensor, the `host_names` apart."""
@@ -213,7 +249,8 @@ class Composition:
     def structure(self) -> dict[str, str]:
         """Slot -> its block without numbers: two recipes of equal structure differ only in numbers."""
         slots = {slot: parts.structure(getattr(self, slot)) for slot in SLOTS}
-        return slots | {"scope": self.scope}
+        inner = {} if self.vectors is None else {"vectors": ", ".join(map("=".join, self.vectors.structure().items()))}
+        return slots | {"scope": self.scope, **inner}
 
     @functools.cached_property
     def leaves(self) -> list[Any]:
@@ -223,4 +260,5 @@ class Composition:
     @functools.cached_property
     def needs_norm(self) -> bool:
         """Whether a step needs the norm of all gradients together."""
-        return any("grad_norm" in block.needs for block in self.gradient)
+        own = any("grad_norm" in block.needs for block in self.gradient)
+        return own or (self.vectors is not None and self.vectors.needs_norm)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from sandbox import literal
-from sandbox.blocks import Block, Divide, Successive
+from sandbox.blocks import Block, Divide, Standard, Successive
 from sandbox.blocks.number import is_number, show
 
 # field name -> symbol in text, symbol in LaTeX
@@ -56,10 +56,15 @@ def _latex_number(value: Any) -> str:
     return text if isinstance(value, Tensor) and value.ndim == 0 else rf"\text{{{literal.latex(text)}}}"
 
 
+def words(recipe: Any) -> str:
+    """What a recipe keeps, for its head line."""
+    return f"{recipe.words_text} words of state a parameter" + (" of an (m, n) matrix" if recipe.matrix else "")
+
+
 def text(recipe: Any) -> str:
     """The algorithm of a `Recipe`, a line a slot, with its hyperparameters at the right."""
     stored = "d stored" if recipe.stores_direction else "d recomputed from it" if recipe.uses_direction else "d not needed"
-    head = f"{recipe.name}: {recipe.state_words} words of state a parameter ({stored}), scope {recipe.scope}"
+    head = f"{recipe.name}: {words(recipe)} ({stored}), scope {recipe.scope}"
     rows = [("", "g = ∇f(θ)", "t = 1, 2, …")]
     for slot, block, equation in _equations(recipe, latex=False):
         rows.append((slot, equation, ", ".join(hyperparameters(block))))
@@ -69,15 +74,20 @@ def text(recipe: Any) -> str:
     lines = [
         f"  {slot:<11} {equation}{' ' * (width - _width(equation))}   {values}".rstrip() for slot, equation, values in rows
     ]
-    return "\n".join([head, *lines])
+    return "\n".join([head, *lines, *(f"  {line}" for line in _inner(text, recipe).splitlines())])
+
+
+def _inner(write: Any, recipe: Any) -> str:
+    """The recipe of vectors, where there is one, by `write`."""
+    return "" if recipe.vectors is None else f"tensors with fewer than two axes: {write(recipe.vectors)}"
 
 
 def _equations(recipe: Any, *, latex: bool) -> Iterator[tuple[str, Block, str]]:
-    """(slot, block, equation) of every block but `Divide` and `Successive`; the decay's equation names the solver's output."""
+    """(slot, block, equation) of every block but the plain ones; the decay's equation names the solver's output."""
     divided, output = Divide.symbol[latex], recipe.solve.symbol[latex]
     for path, block in recipe.blocks():
         slot = path.split(".")[0]
-        if not isinstance(block, Divide | Successive):
+        if not isinstance(block, Divide | Standard | Successive):
             equation = block.written(slot, latex=latex)
             yield slot, block, equation.replace(divided, output) if slot == "decay" else equation
 
@@ -95,5 +105,5 @@ def markdown(recipe: Any) -> str:
         rows.append(f"&{equation}" + (rf" &&\quad {values}" if values else ""))
     rows.append(rf"&\eta = {_latex_number(recipe.lr)}")
     body = " \\\\\n".join(rows)
-    head = f"**{literal.markdown(recipe.name)}** ({recipe.state_words} words of state a parameter, scope {recipe.scope})"
-    return f"{head}\n\n$$\n\\begin{{aligned}}\n{body}\n\\end{{aligned}}\n$$"
+    head = f"**{literal.markdown(recipe.name)}** ({words(recipe)}, scope {recipe.scope})"
+    return f"{head}\n\n$$\n\\begin{{aligned}}\n{body}\n\\end{{aligned}}\n$$\n\n{_inner(markdown, recipe)}".rstrip()

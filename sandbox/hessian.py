@@ -9,6 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from sandbox.distributed.shards import check_whole
+
 HOW = (
     "a second-order recipe needs step(closure) with a closure that computes the loss and returns it, still attached to its "
     "graph: no backward() inside, no .item() or .detach() on the result; step() takes gradients and Hessian-vector products "
@@ -32,8 +34,10 @@ def rademacher(like: Tensor, generator: torch.Generator | None = None) -> Tensor
 def gradients(loss: Tensor, params: Sequence[Tensor], *, create_graph: bool = True) -> list[Tensor | None]:
     """∇loss (0-d) at `params`, to be differentiated again; None where the loss does not depend on a parameter.
 
-    Raises RuntimeError, saying what the closure must do, where `loss` has no graph any more.
+    Raises RuntimeError, saying what the closure must do, where `loss` has no graph any more; TypeError for DTensors, on which
+    the loss does not depend by way of autograd: fully_shard puts gathered tensors in their place.
     """
+    check_whole(params, "a Hessian-vector product")
     if not isinstance(loss, Tensor) or loss.grad_fn is None:
         raise RuntimeError(
             f"the closure returned {'a loss without a graph' if isinstance(loss, Tensor) else repr(loss)}: {HOW}"

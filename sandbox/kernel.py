@@ -20,14 +20,17 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sandbox import parts
-from sandbox.blocks import Block, Flow
-from sandbox.blocks.base import spread
-from sandbox.blocks.number import where
+from sandbox.blocks import ELEMENT, Block, Flow
+from sandbox.blocks.base import broadcast_state, spread
+from sandbox.blocks.number import known, where
 from sandbox.composition import AGAIN, Composition
 from sandbox.scope import Over, Scope
 
 State = Mapping[str, Tensor]
 Observer = Callable[[Flow], None]
+
+# What the slots from curvature to solver see in the basis.
+INSIDE = ("g", "u", "d_old", "s", "y", "m", "m_old", "g_old")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Prepared:
     """A recipe at step t, its functions of t and its blocks' coefficients evaluated.
 
     last: "lr" and the `recalled` hyperparameters as they were at the step before.  a: weight of the newest gradient in m.
+    due: by path, what a block's `due` says of this step; a number is part of the structure, a tensor a leaf.
     """
 
     recipe: Composition
@@ -43,6 +47,7 @@ class Prepared:
     lr: Any
     last: dict[str, Any]
     a: Any
+    due: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Prepared:
         """All numbers as 0-d tensors, rounded once to the dtype in which a step computes."""
@@ -59,10 +64,21 @@ class Prepared:
         return self.recipe.as_it_was(self.last)
 
 
+def _flatten(p: Prepared) -> tuple[list[Any], Any]:
+    traced = {path: due for path, due in p.due.items() if isinstance(due, Tensor)}
+    known = tuple((path, due) for path, due in p.due.items() if path not in traced)
+    return [p.recipe, p.coefficients, p.t, p.lr, p.last, p.a, traced], known
+
+
+def _unflatten(children: Any, known: Any) -> Prepared:
+    recipe, coefficients, t, lr, last, a, traced = children
+    return Prepared(recipe, coefficients, t, lr, last, a, {**traced, **dict(known)})
+
+
 pytree.register_pytree_node(
     Prepared,
-    lambda p: ([p.recipe, p.coefficients, p.t, p.lr, p.last, p.a], None),
-    lambda children, _: Prepared(*children),
+    _flatten,
+    _unflatten,
     serialized_type_name="sandbox.kernel.Prepared",
 )
 
@@ -79,11 +95,17 @@ def evaluate(recipe: Composition, t: Any, lr: Any, last: Mapping[str, Any]) -> P
         if not 0 <= lr < float("inf"):
             raise ValueError(f"lr must lie in [0, inf), got {lr:g}")
         recipe.decay.check_lr(lr)
+    k = recipe.basis.count(t)
     # by name, so that the same ones stand in the same order at every t
-    coefficients = {path: dict(sorted(block.coefficients(t).items())) for path, block in recipe.blocks()}
+    of = {path: block.coefficients(t if path == "basis" else k) for path, block in recipe.blocks()}
+    coefficients = {path: dict(sorted(own.items())) for path, own in of.items()}
     # before the first step there is no older rate
-    before = {"lr": where(t == 1, lr, last["lr"]), **{name: last[name] for name in recipe.recalled}}
-    return Prepared(recipe, coefficients, t, lr, before, recipe.moment.weight(t))
+    before = {"lr": where(k == 1, lr, last["lr"]), **{name: last[name] for name in recipe.recalled}}
+    # what is due is decided here, if t is known
+    at = known(t) if isinstance(t, Tensor) else [t]
+    now = at[0] if len(at) == 1 else t
+    due = {path: block.due(now) for path, block in recipe.blocks() if type(block).due is not Block.due}
+    return Prepared(recipe, coefficients, k, lr, before, recipe.moment.weight(k), due)
 
 
 def advance(
@@ -121,7 +143,7 @@ def advance(
     x.g_old = state["gradient.g"] if recipe.stores_gradient else None
 
     def run(path: str, block: Block, value: Any) -> Any:
-        x.value, x.c = value, SimpleNamespace(**p.coefficients[path])
+        x.value, x.c, x.due = value, SimpleNamespace(**p.coefficients[path]), p.due.get(path, True)
         output, after = block.step(x, **own(path, block, state))
         new.update({f"{path}.{name}": tensor for name, tensor in after.items()})
         return output
@@ -137,22 +159,53 @@ def advance(
     s, x.y = run("pairs", recipe.pairs, None)
     # s = θ_{t-1} - θ_{t-2} = -η d
     x.s = -x.lr_old * x.d_old if s is None and recipe.needs_step else s
+    frame = enter(p, state, new, x)
     x.B = run("curvature", recipe.curvature, None)
     x.averaged = run("averaging", recipe.averaging, x.B)
     x.D = run("rectifier", recipe.rectifier, x.averaged)
     # d_t = m_t / D_t (+ γ θ);  θ_t = θ_{t-1} - η_t d_t
-    x.d = run("decay", recipe.decay, run("solve", recipe.solve, x.u / x.D))
+    x.d = run("decay", recipe.decay, recipe.basis.out(run("solve", recipe.solve, x.u / x.D), **frame))
     x.theta_new = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d)
     if recipe.stores_direction:
         new["direction.d"] = x.d
     if recipe.stores_gradient:
-        new["gradient.g"] = x.g
+        new["gradient.g"] = x.outside["g"]
     if recipe.looks_again:
         new[AGAIN] = state[AGAIN]
+    leave(p, state, new, x)
     if observe is not None:
         x.after = new
         observe(x)
     return new, x.theta_new
+
+
+def enter(p: Prepared, state: State, new: dict[str, Tensor], x: Flow) -> dict[str, Tensor]:
+    """Takes the step's vectors into the basis; returns the basis's state that holds in this step."""
+    basis = p.recipe.basis
+    old = own("basis", basis, state)
+    x.c, x.due = SimpleNamespace(**p.coefficients["basis"]), p.due.get("basis", True)
+    now = broadcast_state(basis, basis.update(x, **old), old)
+    new.update({f"basis.{name}": tensor for name, tensor in now.items()})
+    frame = now if basis.before else old
+    x.outside = {name: getattr(x, name) for name in INSIDE}
+    for name, v in x.outside.items():
+        if v is not None:
+            setattr(x, name, basis.into(v, **frame))
+    x.left, x.right = basis.eigenvalues(**frame)
+    return frame
+
+
+def leave(p: Prepared, state: State, new: dict[str, Tensor], x: Flow) -> None:
+    """Hands what is kept of coordinates on to the next step's basis; undoes the rest of a step that only makes a basis."""
+    for slot in ("curvature", "averaging", "rectifier", "solve"):
+        block = getattr(p.recipe, slot)
+        kept = [f"{slot}.{name}" for name, kind in block.state.items() if kind == ELEMENT]
+        new.update({name: p.recipe.basis.carry(new[name], x) for name in kept})
+    moving = p.coefficients["basis"].get("moving")
+    if moving is not None:
+        others = [name for name in new if not name.startswith("basis.")]
+        new.update({name: torch.where(moving > 0, new[name], state[name]) for name in others})
+        x.theta_new = torch.where(moving > 0, x.theta_new, x.theta)
 
 
 def dealias(old: Sequence[Tensor], new: Sequence[Tensor], copy: Callable[[Tensor], Tensor] = torch.clone) -> list[Tensor]:

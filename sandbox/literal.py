@@ -1,4 +1,4 @@
-"""Texts from users, shown as they are: what a form would take as markup is escaped."""
+"""Texts from users, shown as they are: what a form would take as markup is escaped, and what no file name holds replaced."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ def markdown(text: str) -> str:
     """For Markdown, also in a cell of a table; brackets with numbers, as intervals have, need no care."""
     plain = re.fullmatch(r"[^`*_<>|#$~\\]*", text) and not re.search(r"\]\s*[(\[:]", text)
     return (text if plain else _MARKDOWN.sub(r"\\\1", text)).replace("\n", " ")
+
+
+def file_name(text: str) -> str:
+    """For a file or folder: whatever is not a letter, digit, underscore, dot or dash becomes a dash."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "unnamed"
 
 
 def latex(text: str) -> str:

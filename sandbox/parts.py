@@ -11,7 +11,7 @@ from sandbox import blocks
 from sandbox.blocks import Block
 from sandbox.blocks.number import is_function, is_number, show
 
-SLOTS = ("gradient", "moment", "pairs", "curvature", "averaging", "rectifier", "solve", "decay", "projection")
+SLOTS = ("gradient", "moment", "pairs", "basis", "curvature", "averaging", "rectifier", "solve", "decay", "projection")
 
 
 def misfit(slot: str, block: Any) -> str:
@@ -101,7 +101,7 @@ def at(owner: Any, t: Any) -> Any:
         value = getattr(owner, field.name)
         if is_number(field) and is_function(value):
             changes[field.name] = value(t)
-        elif isinstance(value, Block):
+        elif isinstance(value, Block) or (field.name == "vectors" and value is not None):
             changes[field.name] = at(value, t)
         elif isinstance(value, tuple):
             changes[field.name] = tuple(at(v, t) if isinstance(v, Block) else v for v in value)
@@ -112,7 +112,7 @@ def at(owner: Any, t: Any) -> Any:
 def difference(base: Any, other: Any) -> str:
     """What `other` has instead of `base`, as "[rectifier=SoftAbsolute(sigma=0.01), scope=channel]"; "" where nothing."""
     parts = []
-    for name in ("lr", *SLOTS, "scope"):
+    for name in ("lr", *SLOTS, "scope", "vectors"):
         old, new = getattr(base, name), getattr(other, name)
         if old is new or str(old) == str(new):
             continue
@@ -120,7 +120,7 @@ def difference(base: Any, other: Any) -> str:
             mine = {f.name: getattr(new, f.name) for f in dataclasses.fields(new)}  # type: ignore[arg-type]
             parts += [f"{name}.{key}={_show(value)}" for key, value in mine.items() if str(value) != str(getattr(old, key))]
         else:
-            parts.append(f"{name}={_show(new)}")
+            parts.append(f"{name}={getattr(new, 'name', None) or _show(new)}")
     return f"[{', '.join(parts)}]" if parts else ""
 
 

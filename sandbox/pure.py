@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sandbox import kernel, parts, rounding, scope, suggest
-from sandbox.blocks import ELEMENT, INPUTS, SCOPE
+from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE
 from sandbox.composition import Composition
 
 _MEANT = {
@@ -33,6 +33,7 @@ def init(recipe: Composition, p: Tensor, narrow: torch.dtype | None = None) -> d
     """State of one tensor before the first step; see `Recipe.init`.  narrow: the dtype of states of one number a coordinate."""
     if not p.is_floating_point():
         raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
+    recipe = recipe.of(p)
     host = first_numbers(recipe).items()
     state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
@@ -40,13 +41,31 @@ def init(recipe: Composition, p: Tensor, narrow: torch.dtype | None = None) -> d
         dtype = rounding.dtype_of(kind, state_dtype(p.dtype), narrow)
         zeros = torch.zeros(state_shape(recipe, kind, p), dtype=dtype, device=p.device)
         value = initial.get(name, 0.0)
+        if kind in QUADRATIC and (isinstance(value, Tensor) or value):
+            value = value * torch.eye(zeros.shape[0], dtype=zeros.dtype, device=p.device)
         state[name] = zeros + value if isinstance(value, Tensor) or value else zeros
     return state
 
 
 def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
     """Shape of a state of this kind for the tensor `p`."""
-    return tuple(p.shape) if kind == ELEMENT else scope.shape_of(recipe.scope, p) if kind == SCOPE else ()
+    if kind == SCOPE:
+        return scope.shape_of(recipe.scope, p)
+    (m, n), N = scope.matrix(p), p.numel()
+    shapes = {ELEMENT: tuple(p.shape), ROWS: (m, 1), COLUMNS: (1, n), LEFT: (m, m), RIGHT: (n, n), SQUARE: (N, N)}
+    return shapes.get(kind, ())
+
+
+def laid(recipe: Composition, p: Tensor, state: kernel.State) -> kernel.State:
+    """The blocks' state of a tensor as a step takes it: in its precision, and what has a number a coordinate as a matrix, if the
+    recipe wants one."""
+    state = {name: state[name].to(state_dtype(p.dtype)) for name in recipe.state_kinds()}
+    if not recipe.matrix:
+        return state
+    m, n = scope.matrix(p)
+    few = {"channel": (m, 1), "coordinate": (m, n)}.get(recipe.scope, ())
+    shapes = {ELEMENT: (m, n), SCOPE: few}
+    return {name: state[name].reshape(shapes.get(kind, state[name].shape)) for name, kind in recipe.state_kinds().items()}
 
 
 def update(
@@ -70,7 +89,10 @@ def update(
             raise ValueError(f"recipe {recipe.name!r} needs `{name}`: {_MEANT[name]}")
     given = {name: spec.flatten_up_to(inputs[name]) for name in recipe.inputs}
     extras = [{name: rows[i] for name, rows in given.items()} for i in range(len(leaves))]
-    missing = [name for s in states for name in (*recipe.host_names, *recipe.state_kinds()) if name not in s]
+    recipes = [recipe.of(p) for p in leaves]
+    missing = [
+        name for r, s in zip(recipes, states, strict=True) for name in (*r.host_names, *r.state_kinds()) if name not in s
+    ]
     if missing:
         raise ValueError(f"the state is not one of recipe {recipe.name!r}: it lacks {', '.join(sorted(set(missing)))}")
     active = [i for i, g in enumerate(grads) if g is not None]
@@ -78,13 +100,15 @@ def update(
         if grads[i].shape != leaves[i].shape:
             raise ValueError(f"gradient of shape {tuple(grads[i].shape)} for a parameter of {tuple(leaves[i].shape)}")
     norm = global_norm([grads[i] for i in active]) if recipe.needs_norm and active else None
-    joint = recipe.scope == "global" and len(active) > 1
-    for group in [active] if joint else [[i] for i in active]:
-        one = states[group[0]]
-        exact = kernel.evaluate(recipe, (one["step"] + 1).to(torch.float64), lr, one)
-        prepared = exact.to(state_dtype(leaves[group[0]].dtype), leaves[group[0]].device)
+    groups: dict[Any, list[int]] = {}
+    for i in active:
+        groups.setdefault(id(recipes[i]) if recipes[i].scope == "global" else -1 - i, []).append(i)
+    for group in groups.values():
+        one, p, own = states[group[0]], leaves[group[0]], recipes[group[0]]
+        exact = kernel.evaluate(own, (one["step"] + 1).to(torch.float64), recipe.rate_of(p, lr), one)
+        prepared = exact.to(state_dtype(p.dtype), p.device)
         rows = [[row[i] for i in group] for row in (states, leaves, grads, extras)]
-        after = together(recipe, prepared, rows, norm, observe and functools.partial(observe, group))
+        after = together(own, prepared, rows, norm, observe and functools.partial(observe, group))
         for i, (new, theta) in zip(group, after, strict=True):
             host = {"step": states[i]["step"] + 1, **{name: _like(v, states[i][name]) for name, v in exact.applied.items()}}
             states[i], leaves[i] = {**host, **new}, theta
@@ -120,16 +144,20 @@ def together(
     alone, across = across is None, across or _here
     if len(params) == 1 and (alone or recipe.scope != "global"):
         (theta,), (g,), one = *wide, {name: row[0] for name, row in inputs.items()}
-        state = widened(recipe, states[0], dtype)
-        over = across(scope.OneTensor(), scope.of_tensor(recipe.scope))
+        state, over = laid(recipe, params[0], states[0]), across(scope.OneTensor(), scope.of_tensor(recipe.scope))
+        if recipe.matrix:
+            shape = scope.matrix(params[0])
+            theta, g, one = theta.reshape(shape), g.reshape(shape), {name: v.reshape(shape) for name, v in one.items()}
         new, theta = kernel.advance(prepared, state, theta, g, *over, norm, one, observe)
+        if recipe.matrix:
+            theta = theta.reshape(params[0].shape)
+            new = {name: value.reshape(states[0][name].shape) for name, value in new.items()}
         return [(new, theta.to(params[0].dtype))]
     layout = scope.Joined(params)
     theta, g = layout.pack(wide[0]), layout.pack(wide[1])
     packed = {name: layout.pack(row) for name, row in inputs.items()}
     pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
-    widest = [widened(recipe, s, dtype) for s in states]
-    state = {name: pack[name]([s[name] for s in widest]) for name in kinds}
+    state = {name: pack[name]([s[name].to(dtype) for s in states]) for name in kinds}
     new, theta = kernel.advance(prepared, state, theta, g, *across(layout.tensor, layout.everything), norm, packed, observe)
     apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
     each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
@@ -138,19 +166,15 @@ def together(
 
 def asked(recipe: Composition, state: dict[str, Any], p: Tensor) -> Tensor:
     """The v with which one tensor's step wants H v."""
-    wide = widened(recipe, state, state_dtype(p.dtype))
+    dtype = state_dtype(p.dtype)
+    wide = {name: state[name].to(dtype) for name in recipe.state_kinds()}
     own = kernel.own("pairs", recipe.pairs, wide)
-    return recipe.pairs.vector(state["step"] + 1, p.to(state_dtype(p.dtype)), wide.get("direction.d"), **own).to(p.dtype)
+    return recipe.pairs.vector(state["step"] + 1, p.to(dtype), wide.get("direction.d"), **own).to(p.dtype)
 
 
 def _like(value: Any, old: Tensor) -> Tensor:
     """A number as a 0-d state."""
     return torch.as_tensor(value, dtype=old.dtype, device=old.device).expand(old.shape)
-
-
-def widened(recipe: Composition, state: kernel.State, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The states of blocks in the precision of a step."""
-    return {name: state[name].to(dtype) for name in recipe.state_kinds()}
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -27,7 +27,8 @@ class Recipe(Composition):
 
     Fields: name; lr, the default rate η, a number or a function of t; gradient (a tuple of blocks), moment, curvature,
     averaging, rectifier, solve, decay and projection; scope, who shares a secant constraint ("parameter", "global", "channel"
-    or "coordinate").  Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that do not fit
+    or "coordinate"); vectors, another recipe for tensors with fewer than two axes (see `Composition`).  Raises TypeError for a
+    block in a slot where it does not fit, and ValueError for blocks that do not fit
     together.
     """
 
@@ -53,13 +54,18 @@ class Recipe(Composition):
         found = {} if parts.plain_function(self.lr) else parts.hyperparameters("lr", self.lr)
         for path, block in self.blocks():
             found |= parts.hyperparameters(path, block)
-        return found
+        inner = {} if self.vectors is None else self.vectors.hyperparameters()
+        return found | {f"vectors.{name}": value for name, value in inner.items()}
+
+    def _places(self) -> set[str]:
+        own = {"lr"} | {path for where, block in self.blocks() for path in parts.places(where, block)}
+        return own | (set() if self.vectors is None else {f"vectors.{name}" for name in self.vectors._places()})
 
     def with_hyperparameters(self, values: dict[str, Any]) -> Recipe:
         """This recipe with some numbers replaced by dotted name; the name stays."""
         made = self
         for name, value in values.items():
-            places = {"lr"} | {path for where, block in made.blocks() for path in parts.places(where, block)}
+            places = made._places()
             if name not in places:
                 raise ValueError(suggest.unknown("number", name, places))
             made = parts.replaced(made, name, value)

@@ -121,10 +121,6 @@ class Over:
         """One number per scope -> something that broadcasts over the coordinates."""
         return self.scope.spread(s)
 
-    def kept(self, x: Tensor) -> Tensor:
-        """x itself: a value that many sums use, which a compiled step is to write down rather than compute again for each."""
-        return self.scope.kept(x) if hasattr(self.scope, "kept") else x
-
 
 def _trailing(x: Tensor) -> list[int]:
     return list(range(1, x.ndim))
@@ -141,6 +137,11 @@ def shape_of(name: str, p: Tensor) -> tuple[int, ...]:
     if name in ("parameter", "global"):
         return ()
     return tuple(p.shape) if name == "coordinate" or p.ndim < 2 else (p.shape[0], *[1] * (p.ndim - 1))
+
+
+def matrix(p: Tensor) -> tuple[int, int]:
+    """(m, n) of a tensor as a matrix: m = shape[0], n all the rest; a vector is one column."""
+    return (p.shape[0] if p.ndim else 1), math.prod(p.shape[1:])
 
 
 class Joined:

@@ -7,18 +7,25 @@ from sandbox.blocks import Block
 
 SHORT = 3
 
-# Those that need no likelihood to draw labels from; the problems of most tests have none.
-NAMES = [name for name in variants.names() if "sampled" not in variants.get(name).inputs]
 
-
-def light(name):
-    """The variant, with a history of at most three pairs: a hundred make graphs that take minutes to compile."""
+def _asks_for_more(name):
     recipe = variants.get(name)
-    changed = {path: _shortened(block) for path, block in recipe.blocks() if "." not in path}
+    return "sampled" in recipe.inputs or recipe.basis.factors is not None
+
+
+# Those that need no likelihood to draw labels from, and no layers; the problems of most tests have none.
+NAMES = [name for name in variants.names() if not _asks_for_more(name)]
+
+
+def light(name, pairs=SHORT):
+    """The variant, with a history of at most so many pairs: a hundred make graphs that take minutes to compile."""
+    recipe = variants.get(name)
+    changed = {path: _shortened(block, pairs) for path, block in recipe.blocks() if "." not in path}
     return dataclasses.replace(recipe, **changed)
 
 
-def _shortened(block):
+def _shortened(block, pairs):
     fields = {f.name: getattr(block, f.name) for f in dataclasses.fields(block)}
-    inner = {name: _shortened(value) for name, value in fields.items() if isinstance(value, Block)}
-    return dataclasses.replace(block, **inner, **({"memory": SHORT} if fields.get("memory", 0) > SHORT else {}))
+    inner = {name: _shortened(value, pairs) for name, value in fields.items() if isinstance(value, Block)}
+    shorter = {name: pairs for name in ("memory", "window") if fields.get(name, 0) > pairs}
+    return dataclasses.replace(block, **inner, **shorter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.blocks import ELEMENT, Curvature, Number, Rectifier, block, number
+from sandbox.blocks import COLUMNS, ELEMENT, LEFT, RIGHT, ROWS, SQUARE, Curvature, Number, Rectifier, Solve, block, number
 
 
 @block
@@ -81,3 +81,36 @@ def recipe():
     from sandbox.recipe import Recipe
 
     return Recipe(name="outside", rectifier=Halfway(sigma=0.02))
+
+
+@block
+class Both(Solve):
+    """p = (I + L) u (I + R) + a + b, with the sums of u uᵀ and uᵀ u in L and R, and of rows and columns in a and b."""
+
+    state = {"L": LEFT, "R": RIGHT, "a": ROWS, "b": COLUMNS}
+    recalls = False
+
+    def initial(self, name):
+        return {"L": 0.5, "R": 0.25, "a": 0.125}.get(name, 0.0)
+
+    def step(self, x, *, L, R, a, b):
+        u = x.value
+        L, R = L + 0.1 * u @ u.mT, R + 0.1 * u.mT @ u
+        a, b = a + 0.1 * u.mean(1, keepdim=True), b + 0.1 * u.sum(0, keepdim=True)
+        return u + L @ u + u @ R + a + b, {"L": L, "R": R, "a": a, "b": b}
+
+
+@block
+class Dense(Solve):
+    """p = H u, with the sum of u uᵀ in H, all entries of a tensor together."""
+
+    state = {"H": SQUARE}
+    recalls = False
+
+    def initial(self, name):
+        return 0.5
+
+    def step(self, x, *, H):
+        u = x.value.reshape(-1)
+        H = H + 0.1 * u[:, None] * u
+        return (H @ u).reshape(x.value.shape), {"H": H}

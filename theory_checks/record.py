@@ -65,13 +65,19 @@ def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None)
     A problem on a box is run with the projection onto it, unless the recipe has a projection of its own; θ* is the problem's
     all the same, and `regret` says whether it lies in the recipe's set.
     lr: η_t as a number or function of t; default the recipe's.
-    Raises ValueError for T < 1, and for a recipe that takes more than a gradient a step.
+    Raises ValueError for T < 1, for a recipe that takes more than a gradient a step, and for one that takes tensors as
+    matrices: the problems' θ is a vector, on which such a recipe is another one.
     """
     recipe, problem = lookup.recipe(recipe), problems.get(problem)
     if T < 1:
         raise ValueError(f"T must be at least 1, got {T}")
     if recipe.evaluations > 1:
         raise ValueError(f"recipe {recipe.name!r} takes more than the gradient; the checks replay first-order recipes")
+    if recipe.matrix:
+        raise ValueError(
+            f"recipe {recipe.name!r} takes tensors as matrices, and θ of the problems is a vector; on vectors it is "
+            f"{recipe.for_vectors.name!r}, which can be checked: its `for_vectors`"
+        )
     if problem.box is not None and isinstance(recipe.projection, NoProjection):
         recipe = recipe.replace(projection=Box(low=problem.box[0], high=problem.box[1]), name=recipe.name)
     theta = problem.start.clone()

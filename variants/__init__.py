@@ -14,20 +14,20 @@ import inspect
 
 from sandbox import suggest
 from sandbox.recipe import Recipe
-from variants import ablations, adaptive, apollo, history, peers
+from variants import ablations, adaptive, apollo, history, matrix, peers
 
 __all__ = ["about", "get", "names"]
 
 _MAKERS = {
     name.replace("_", "-"): maker
-    for module in (apollo, ablations, peers, adaptive, history)
+    for module in (apollo, ablations, peers, adaptive, history, matrix)
     for name, maker in vars(module).items()
-    if inspect.isfunction(maker) and maker.__module__ == module.__name__
+    if inspect.isfunction(maker) and maker.__module__ == module.__name__ and not name.startswith("_")
 }
 
 
 def names() -> list[str]:
-    """Every variant's name: Apollo's own forms, then the ablations, the peers, and later adaptive methods."""
+    """Every variant's name: Apollo's own forms, then the ablations, the peers, later adaptive methods, those of matrices."""
     return list(_MAKERS)
 
 

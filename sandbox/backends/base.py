@@ -109,7 +109,8 @@ class Backend(Protocol):
         """Takes gradients in where the backend copies them; nothing that a user sees changes.
 
         Raises TypeError and ValueError for a gradient that does not fit (`Cohort.check`).
-        With `check`, returns 0-d tensors that are all finite only if all gradients are (`totals`, or cheaper ones).
+        With `check`, returns 0-d tensors that are all finite only if all gradients are (`totals`, or cheaper ones), apart from
+        those of which the first of its phases asks for such a number (`Pending.check`).
         """
         ...
 

@@ -31,10 +31,12 @@ from torch.fx import Graph, GraphModule, Node
 
 from sandbox.backends.layout import REDUCED
 
+CHECK = "check"  # see `checking`
+
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """How a local sum becomes one of its whole scope.  op: "sum" or "max".  over: "scope" or "tensor"."""
+    """How a local sum becomes one of its whole scope.  op: "sum" or "max".  over: "scope", "tensor" or CHECK."""
 
     op: str
     over: str
@@ -61,6 +63,25 @@ def cut(traced: GraphModule) -> list[Phase]:
         phases.append(Phase(graph, [Reduction(str(mark.args[1]), str(mark.args[2])) for mark in here]))
         done += here
     return [*phases, Phase(_part(traced, done, None), [])]
+
+
+def checking(phases: list[Phase], place: int) -> list[Phase]:
+    """The phases, the first of which also sums up input number `place`: finite only if all its entries are, and for less than
+    one more pass over memory.  Its last output, over "check", which no later phase takes.  A single phase stays as it is.
+    """
+    first, *others = phases
+    if not others:
+        return phases
+    graph = first.graph.graph
+    end = next(node for node in graph.nodes if node.op == "output")
+    x = [node for node in graph.nodes if node.op == "placeholder"][place]
+    with graph.inserting_before(end):
+        total = graph.call_function(torch.ops.aten.sum.default, (x,))
+    with x.meta["val"].fake_mode:
+        total.meta["val"] = x.meta["val"].sum()
+    end.args = ((*end.args[0], total),)
+    first.graph.recompile()
+    return [Phase(first.graph, [*first.reductions, Reduction("sum", CHECK)]), *others]
 
 
 def _levels(graph: Graph) -> dict[Node, int]:

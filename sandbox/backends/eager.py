@@ -18,6 +18,11 @@ from sandbox.recipe import Recipe
 
 _REFERENCE = Reference()
 
+# State words of a recipe from which on its history is left to the reference: a two-loop recursion takes a sum for each pair and
+# loop, each in a phase of its own.  Measured on L-BFGS: with 3 pairs both forms take as long, with 10 the phases take two to
+# three times as long.
+HISTORY = 13
+
 
 class Eager(Planned):
     """The eager backend: plain Python over pieces of tensors (`sandbox.backends.pieces`)."""
@@ -29,8 +34,10 @@ class Eager(Planned):
         return program_of(recipe, signature, step_only=step_only)
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """As `Planned.load`; a recipe without a graph is left to the reference."""
-        if cohort.plan is None and only_tensorwise(cohort, step):
+        """As `Planned.load`; matrices, which are no sum of pieces, long histories and recipes without a graph are left to the
+        reference."""
+        recipe = step.recipe
+        if cohort.plan is None and (recipe.alone or recipe.state_words >= HISTORY or only_tensorwise(cohort, step)):
             cohort.plan = _Refused("", warned=True)
         if not isinstance(cohort.plan, _Refused):
             try:

@@ -36,6 +36,9 @@ def export(recipe: Recipe, dtype: torch.dtype = torch.float32) -> Any:
     """The exported step of one tensor as a vector.  Raises ValueError for scope "global" and "channel"."""
     if recipe.scope in ("global", "channel"):
         raise ValueError(f"recipe {recipe.name!r}: a step of one vector has no scope {recipe.scope!r}; script() takes it")
+    if recipe.alone:
+        raise ValueError(f"recipe {recipe.name!r}: a step of one vector has no matrix of a tensor; script() takes it")
+    graph.check_one_step(recipe)
     _, structure = graph.numbers_of(recipe, 1.0, 0.0, pure.first_numbers(recipe), evaluated=False)
     signature = graph.Signature(structure, "whole", 1, recipe.scope, dtype, dtype, state_dtype(dtype), "cpu", evaluated=False)
     traced = graph.trace(recipe, signature, opaque=False)

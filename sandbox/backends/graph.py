@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from sandbox import kernel, rounding, suggest
 from sandbox.backends import layout
 from sandbox.backends.record import record
-from sandbox.blocks import ELEMENT, SCOPE, TENSOR
+from sandbox.blocks import COLUMNS, ELEMENT, LEFT, RIGHT, ROWS, SCOPE, SQUARE, TENSOR
 from sandbox.recipe import Recipe
 
 # Tracing and compiling change what belongs to the whole process: one thread at a time.
@@ -87,11 +87,12 @@ def numbers_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any], *, eval
 
 def values_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
     """The evaluated numbers of `numbers_of` alone, for a recipe whose structure is known: a third of the time; and the
-    coefficients' names, which a block might change."""
+    coefficients' names and what is due, which may change."""
     p = kernel.evaluate(recipe, t, lr, last)
     own = [value for coefficients in p.coefficients.values() for value in coefficients.values()]
     values = [*p.recipe.leaves, *own, p.t, p.lr, *p.last.values(), p.a]
-    return values, [name for coefficients in p.coefficients.values() for name in coefficients]
+    names = [name for coefficients in p.coefficients.values() for name in coefficients]
+    return values, names + [f"{path} due {due}" for path, due in p.due.items()]
 
 
 def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1, marked: bool = False) -> GraphModule:
@@ -115,7 +116,7 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1,
             traced = make_fx(step, tracing_mode="symbolic")(*inputs)
     except Exception as error:
         raise no_graph(recipe, error) from error
-    _check_sizes(recipe, traced, signature.structure.num_leaves)
+    _check_sizes(recipe, traced, signature)
     _write_back(recipe, signature, traced)
     return traced
 
@@ -175,11 +176,24 @@ def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor]
     return step
 
 
-def _check_sizes(recipe: Recipe, traced: GraphModule, numbers: int) -> None:
-    """Raises ValueError where tracing has taken a size for granted, but for how many numbers there are."""
-    first = next(n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder")
+def check_one_step(recipe: Recipe) -> None:
+    """Raises ValueError for a recipe that makes another step for tensors with fewer than two axes."""
+    if recipe.for_vectors is not recipe.matrices:
+        raise ValueError(
+            f"recipe {recipe.name!r} has another step for tensors with fewer than two axes: one program cannot be both; take "
+            "recipe.matrices and recipe.for_vectors, each for its own tensors"
+        )
+
+
+def _check_sizes(recipe: Recipe, traced: GraphModule, signature: Signature) -> None:
+    """Raises ValueError where tracing has taken a size for granted that neither the numbers nor the layout fix."""
+    first, *rest = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     guards = [str(guard.expr) for guard in first.fake_mode.shape_env.guards]
-    taken = [guard for guard in guards if not re.fullmatch(rf"Eq\(\w+, {numbers}\)", guard)]
+    known = [rf"Eq\(\w+, {signature.structure.num_leaves}\)"]
+    if signature.kind in ("tall", "wide"):
+        m, n = rest[0].shape
+        known += [f"{m} <= {n}", f"{n} >= {m}"] if signature.kind == "wide" else [f"{m} > {n}", f"{n} < {m}"]
+    taken = [guard for guard in guards if not re.fullmatch("|".join(known), guard)]
     if taken:
         raise NoGraph(
             f"recipe {recipe.name!r} has no graph for all sizes: some block asks for a size ({taken[0]} was taken for granted)"
@@ -215,10 +229,14 @@ def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) ->
         return size if size != leaves else size + 101
 
     owners, scopes = other(sizes.owners), other(sizes.owners if joint else sizes.scopes)
-    length = other({"arena": sizes.rows, "channels": sizes.channels}.get(kind, sizes.length))
-    shape = {"arena": (length, signature.width), "channels": (length, other(sizes.rest))}.get(kind, (length,))
+    kinds = recipe.state_kinds()
+    plain = Sizes().length if SQUARE in kinds.values() else sizes.length
+    length = other({"arena": sizes.rows, "channels": sizes.channels}.get(kind, plain))
+    m, n = sorted((other(sizes.channels), other(sizes.rest)), reverse=kind == "tall")
+    matrices = {"channels": (length, other(sizes.rest)), "wide": (m, n), "tall": (m, n)}
+    shape = {"arena": (length, signature.width), **matrices}.get(kind, (length,))
     # a number of a whole tensor has shape (1,): what Inductor writes to a 0-d CPU tensor of float64 is lost
-    each = {"arena": (scopes,), "channels": (shape[0], 1)}.get(kind, (1,))
+    each = (scopes,) if kind == "arena" else (shape[0], 1) if signature.scope == "channel" else (1,)
     if signature.scope == "coordinate" or (signature.scope == "channel" and kind == "whole"):
         each = shape
 
@@ -229,6 +247,7 @@ def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) ->
         return [owner, lengths, torch.full((length,), signature.width, dtype=torch.int32, device=device)]
 
     shapes = {ELEMENT: shape, SCOPE: each, TENSOR: (owners,) if kind == "arena" else (1,)}
+    shapes |= {ROWS: (m, 1), COLUMNS: (1, n), LEFT: (m, m), RIGHT: (n, n), SQUARE: (length, length)}
     numbers = filled((leaves,), signature.dtype if signature.evaluated else torch.float64)
     inputs = [numbers]
     if kind == "arena":
@@ -239,7 +258,7 @@ def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) ->
     if signature.stored:
         first = torch.zeros(length if kind == "arena" else 1, dtype=torch.int32, device=device)
         inputs += [torch.zeros(1, dtype=torch.int32, device=device), first, layout.columns(signature.row, device)]
-    kept = [(k, rounding.dtype_of(k, signature.dtype, signature.stored)) for k in recipe.state_kinds().values()]
+    kept = [(k, rounding.dtype_of(k, signature.dtype, signature.stored)) for k in kinds.values()]
     return inputs + [filled(shapes[k], dtype) for k, dtype in kept]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from torch.fx import GraphModule
 
 from sandbox import suggest
 from sandbox.backends import graph, selfcheck
-from sandbox.backends.cut import cut
+from sandbox.backends.cut import checking, cut
 from sandbox.backends.layout import WIDTH
 from sandbox.backends.places import Run
 from sandbox.recipe import Recipe
@@ -67,6 +66,7 @@ class Kernel:
 
     def _through_dynamo(self) -> Callable[..., None]:
         if self._dynamo is None:
+            _lower()
             self._dynamo = torch.compile(self._trace(), fullgraph=True, dynamic=False, mode=self.mode)
             inputs = graph.example(self.recipe, self.signature, graph.Sizes().times(_scale(self.signature)))
             for tensor in inputs[1:]:
@@ -85,7 +85,6 @@ def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
     from torch._inductor.virtualized import V
 
     _lower()
-
     traced.shape_env = None  # Inductor takes it from the sizes; as it is, it cannot be pickled for the cache
     sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     fake = sizes[0].fake_mode
@@ -96,15 +95,11 @@ def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
 
 @functools.cache
 def _lower() -> None:
-    """Inductor writes the argument of `kept` to memory, and no copy of it; `places` are indices, which it writes nowhere."""
+    """Inductor computes `places` where they are read, and writes them nowhere."""
     from torch._inductor.ir import Pointwise
-    from torch._inductor.lowering import clone, register_lowering
+    from torch._inductor.lowering import register_lowering
     from torch._inductor.virtualized import ops
     from torch.utils._sympy.functions import FloorDiv, ModularIndexing
-
-    def kept(x: Any) -> Any:
-        x.realize()
-        return clone(x)
 
     def places(like: Any, column: Any) -> Any:
         size, in_row = list(like.get_size()), column.make_loader()
@@ -118,7 +113,6 @@ def _lower() -> None:
 
         return Pointwise.create(device=like.get_device(), dtype=torch.int32, inner_fn=at, ranges=size)
 
-    register_lowering(torch.ops.apollo_sandbox.kept.default, type_promotion_kind=None)(kept)
     register_lowering(torch.ops.apollo_sandbox.places.default, type_promotion_kind=None)(places)
 
 
@@ -140,12 +134,12 @@ class PhasedKernel:
         traced = graph.trace(recipe, signature, opaque=True, scale=_scale(signature), marked=True)
         self.steps_only = step_only and graph.write_step_only(traced)
         selfcheck.check(recipe, signature, traced, self.steps_only)
-        parts = cut(traced)
+        parts = checking(cut(traced), 8 if signature.kind == "arena" else 2)  # the gradient's place
         self.reductions = [part.reductions for part in parts]
         self.calls = [_compile(part.graph)[0] for part in parts]
 
-    def run_for(self, theta: Tensor) -> Run:
-        """What makes a step on a leaf, phase by phase.  Raises ValueError for a leaf of more than 2³¹ entries."""
+    def run_for(self, theta: Tensor) -> Any:
+        """What makes a step on a leaf, phase by phase (`PhasedRun`).  Raises ValueError for a leaf of more than 2³¹ entries."""
         if theta.numel() >= 2**31:
             raise ValueError(f"a part of a tensor may have at most 2³¹ - 1 entries, got {theta.numel():,}")
         return _PhasedRun(self)
@@ -157,13 +151,6 @@ class _PhasedRun:
     def __init__(self, kernel: PhasedKernel) -> None:
         self.calls, self.reductions = kernel.calls, kernel.reductions
         self.inputs: list[Tensor] = []
-
-    def __call__(self, inputs: list[Tensor]) -> None:
-        """All phases, with sums of this process alone."""
-        self.begin(inputs)
-        sums: list[Tensor] = []
-        for number in range(len(self.calls)):
-            sums += self.phase(number, sums)
 
     def begin(self, inputs: Sequence[Tensor]) -> None:
         """Takes the inputs of a step."""
@@ -199,5 +186,5 @@ def _settings() -> Any:
 def _mark_dynamic(tensor: Tensor, signature: graph.Signature) -> None:
     if tensor.ndim and len(tensor) > 1:
         torch._dynamo.mark_dynamic(tensor, 0)
-    if signature.kind == "channels" and tensor.ndim == 2 and tensor.shape[1] > 1:
+    if signature.kind != "arena" and tensor.ndim == 2 and tensor.shape[1] > 1:
         torch._dynamo.mark_dynamic(tensor, 1)

@@ -2,6 +2,8 @@
 
     whole      one tensor as a vector (n,); the tensor is the scope
     channels   one tensor as a matrix (channels, rest); each row is a scope
+    tall       one tensor as a matrix (m, n) with m > n, for blocks that take matrices
+    wide       one with m ≤ n
     arena      many tensors as (rows, width), each padded to whole rows; `owner[row]` names its tensor.  A scope's sum is the
                sums of its rows, then of neighbouring rows of one owner: the same order every time, so deterministic
 
@@ -19,13 +21,13 @@ import torch
 from torch import Tensor
 
 from sandbox import rounding, scope
+from sandbox.composition import Composition
 
 WIDTH = 128  # entries of an arena's row: eight cache lines of float32, little padding for small tensors
 
 _OPERATORS = torch.library.Library("apollo_sandbox", "DEF")
 _OPERATORS.define("spread(Tensor s, Tensor owner) -> Tensor")
 _OPERATORS.define("hold(Tensor s) -> Tensor")
-_OPERATORS.define("kept(Tensor x) -> Tensor")
 _OPERATORS.define("segments(Tensor x, Tensor lengths, str reduce) -> Tensor")
 _OPERATORS.define("rows(Tensor x, Tensor valid, str reduce) -> Tensor")
 _OPERATORS.define("reduced(Tensor x, str op, str over) -> Tensor")
@@ -57,7 +59,6 @@ def _reduced(x: Tensor, op: str, over: str) -> Tensor:
 
 _OPERATORS.impl("spread", _spread, "CompositeExplicitAutograd")
 _OPERATORS.impl("hold", _hold, "CompositeExplicitAutograd")
-_OPERATORS.impl("kept", _hold, "CompositeExplicitAutograd")
 _OPERATORS.impl("segments", _segments, "CompositeExplicitAutograd")
 _OPERATORS.impl("rows", _rows, "CompositeExplicitAutograd")
 _OPERATORS.impl("reduced", _reduced, "CompositeExplicitAutograd")
@@ -66,7 +67,6 @@ torch.library.register_fake("apollo_sandbox::spread", lambda s, owner: s.new_emp
 torch.library.register_fake("apollo_sandbox::hold", lambda s: torch.empty_like(s))
 torch.library.register_fake("apollo_sandbox::rows", lambda x, valid, reduce: x.new_empty((x.shape[0],)))
 torch.library.register_fake("apollo_sandbox::reduced", lambda x, op, over: torch.empty_like(x))
-torch.library.register_fake("apollo_sandbox::kept", lambda x: torch.empty_like(x))
 torch.library.register_fake("apollo_sandbox::places", lambda like, column: torch.empty_like(like, dtype=torch.int32))
 torch.library.register_fake("apollo_sandbox::segments", lambda x, lengths, reduce: x.new_empty((lengths.shape[0],)))
 
@@ -137,17 +137,9 @@ class Arena:
             return torch.ops.apollo_sandbox.spread(s, self.rows.owner)[:, None]
         return s.index_select(0, self.rows.owner)[:, None]
 
-    def kept(self, x: Tensor) -> Tensor:
-        """x, written down in a compiled graph."""
-        return torch.ops.apollo_sandbox.kept(x) if self.opaque else x
-
 
 class Held(scope.OneTensor):
     """The scope of a whole tensor in a compiled graph."""
-
-    def kept(self, x: Tensor) -> Tensor:
-        """x, written down."""
-        return torch.ops.apollo_sandbox.kept(x)
 
     def spread(self, s: Tensor) -> Tensor:
         """s, computed once."""
@@ -157,11 +149,7 @@ class Held(scope.OneTensor):
 class HeldChannels(scope.Channel):
     """Each row of a matrix in a compiled graph."""
 
-    kept = Held.kept
-
-    def spread(self, s: Tensor) -> Tensor:
-        """s, computed once."""
-        return torch.ops.apollo_sandbox.hold(s)
+    spread = Held.spread
 
 
 class Marked:
@@ -187,14 +175,17 @@ class Marked:
         return self.inner.spread(s)
 
 
-def kind_of(scope_name: str, p: Tensor) -> str:
-    """The layout in which a tensor is a leaf of its own: "channels" or "whole"."""
-    return "channels" if scope_name == "channel" and p.ndim > 1 else "whole"
+def kind_of(recipe: Composition, p: Tensor) -> str:
+    """The layout in which a tensor is a leaf of its own."""
+    if recipe.matrix:
+        m, n = scope.matrix(p)
+        return "tall" if m > n else "wide"
+    return "channels" if recipe.scope == "channel" and p.ndim > 1 else "whole"
 
 
 def flatten(kind: str, x: Tensor) -> Tensor:
     """`x` (contiguous) in the layout `kind`, without a copy."""
-    return x.view(x.shape[0], -1) if kind == "channels" else x.view(-1)
+    return x.view(-1) if kind == "whole" else x.view(x.shape[0] if x.ndim else 1, -1)
 
 
 def scopes(
@@ -210,7 +201,7 @@ def scopes(
         within: scope.Scope = Arena(rows[1], joint=name == "global", opaque=opaque, rowwise=rowwise)
     else:
         tensor = Held() if opaque else scope.OneTensor()
-        within = (HeldChannels() if opaque else scope.Channel()) if kind == "channels" else tensor
+        within = (HeldChannels() if opaque else scope.Channel()) if name == "channel" else tensor
     # a vector's channels are its coordinates
     if name == "coordinate" or (name == "channel" and kind == "whole"):
         within = scope.Coordinate()

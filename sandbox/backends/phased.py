@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Generator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from sandbox.backends.base import Cohort, Step
-from sandbox.backends.cut import Reduction
+from sandbox.backends.cut import CHECK, Reduction
 from sandbox.distributed.ranks import Run, advance
 from sandbox.distributed.sums import MAX, Pending
 
@@ -33,6 +33,11 @@ class PhasedRun(Protocol):
     def phase(self, number: int, sums: Sequence[Tensor]) -> Sequence[Tensor]:
         """Runs a phase with the completed sums of those before; only the last one changes anything."""
         ...
+
+
+def checks(run: Any) -> bool:
+    """Whether the first phase of a run also sums up the gradient (`sandbox.backends.cut.checking`)."""
+    return any(kind.over == CHECK for kinds in getattr(run, "reductions", ()) for kind in kinds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +74,11 @@ def phases(units: list[Unit], cohort: Cohort, step: Step) -> Run[Finish]:
             for j, kind in enumerate(kinds)
         ]
         answers = {
-            i: [_back(units[i], values[j][1], total, joint[j]) for j, total in enumerate(found)] for i, values in asked.items()
+            i: [
+                _back(kind, units[i], mine, total, joint[j])
+                for j, ((kind, mine), total) in enumerate(zip(values, found, strict=True))
+            ]
+            for i, values in asked.items()
         }
 
     def all_of_them() -> None:
@@ -84,8 +93,8 @@ def _unit(unit: Unit) -> Generator[list[tuple[Reduction, Tensor]], list[Tensor],
     unit.run.begin(unit.inputs)
     last = len(unit.run.reductions) - 1
     for number, kinds in enumerate(unit.run.reductions[:last]):
-        found = unit.run.phase(number, sums)
-        sums += yield list(zip(kinds, found, strict=True))
+        found = yield list(zip(kinds, unit.run.phase(number, sums), strict=True))
+        sums += [total for kind, total in zip(kinds, found, strict=True) if kind.over != CHECK]
 
     def finish() -> None:
         unit.run.phase(last, sums)
@@ -96,20 +105,24 @@ def _unit(unit: Unit) -> Generator[list[tuple[Reduction, Tensor]], list[Tensor],
 
 def _pending(kind: Reduction, values: list[tuple[Unit, Tensor]], weights: Tensor, joint: bool) -> Pending:
     """One entry a tensor of the cohort; joint: one for all of them, which are in one arena."""
+    if kind.over == CHECK:
+        return Pending(torch.stack([value.to("cpu", torch.float64) for _, value in values]).sum(), kind.op, check=True)
     if joint:
         ((_, value),) = values
         mine, weight = value[:1].to("cpu", torch.float64), weights[:1]
     else:
         mine, weight = torch.zeros_like(weights), weights
         for unit, value in values:
-            mine[unit.members] = value[: len(unit.members)].to("cpu", torch.float64)
+            mine[unit.members] = value.reshape(-1)[: len(unit.members)].to("cpu", torch.float64)  # 0-d of a large tensor
     return Pending(mine if kind.op == MAX else mine * weight, kind.op)
 
 
-def _back(unit: Unit, mine: Tensor, total: Tensor, joint: bool) -> Tensor:
+def _back(kind: Reduction, unit: Unit, mine: Tensor, total: Tensor, joint: bool) -> Tensor:
     """The totals of a unit's tensors, in the form of its own sums."""
+    if kind.over == CHECK:
+        return total
     if joint:
         return total.to(mine.device, mine.dtype).expand(mine.shape).contiguous()
     found = mine.clone()
-    found[: len(unit.members)] = total[unit.members].to(mine.device, mine.dtype)
+    found.view(-1)[: len(unit.members)] = total[unit.members].to(mine.device, mine.dtype)
     return found

@@ -30,6 +30,7 @@ class Large:
     norm: list[Tensor]
     places: list[Tensor]  # of `layout.counter`, where states are rounded
     run: Run
+    copied: bool  # whether θ may lie otherwise than in rows, and goes through a copy
 
     def __post_init__(self) -> None:
         self.theta_as = self.p.dtype, self.p.device
@@ -37,7 +38,8 @@ class Large:
 
     def look(self) -> None:
         """Takes θ where it is now."""
-        self.address, self.theta = self.p.data_ptr(), layout.flatten(self.kind, self.p.detach())
+        self.address = self.p.data_ptr()
+        self.theta = layout.flatten(self.kind, self.p.detach().contiguous())
 
     def fits(self, g: Tensor) -> bool:
         """Whether parameter and gradient are still what the graph was made for."""
@@ -45,16 +47,18 @@ class Large:
             (self.p.dtype, self.p.device) == self.theta_as
             and g.dtype == self.grad
             and g.shape == self.p.shape
-            and self.p.is_contiguous()
+            and (self.copied or self.p.is_contiguous())
         )
 
     def step(self, g: Tensor, given: list[Tensor]) -> None:
         """Makes the step whose numbers were loaded."""
         self.run(self.inputs(g, given))
+        if self.copied and not self.p.is_contiguous():
+            self.p.copy_(self.theta.view(self.p.shape))
 
     def inputs(self, g: Tensor, given: list[Tensor]) -> list[Tensor]:
         """What the graph takes."""
-        if self.p.data_ptr() != self.address:
+        if self.copied or self.p.data_ptr() != self.address:
             self.look()
         extra = [*self.norm, *(layout.flatten(self.kind, v.contiguous()) for v in given), *self.places]
         return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *extra, *self.states]

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from sandbox import rounding, scope
-from sandbox.backends import graph, layout, places
+from sandbox.backends import graph, layout, places, reference
 from sandbox.backends.base import Cohort, Step, needs_sums, totals
-from sandbox.backends.phased import PhasedRun, Unit, phases
+from sandbox.backends.phased import PhasedRun, Unit, checks, phases
 from sandbox.backends.places import Large, Run, Small, make_views
 from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.distributed import ranks
@@ -52,12 +52,18 @@ class Planned:
         """Copies the gradients of small tensors into their arenas, whose sums are then one number for all of them."""
         now = step.recipe, cohort.steps + 1, step.lr, cohort.last
         values, names = graph.values_of(*now)
+        if cohort.plan is not None and names != cohort.plan.names:
+            cohort.plan = cohort.plan.others.get(tuple(names), cohort.plan)
         if cohort.plan is None or names != cohort.plan.names or not cohort.plan.fits(step):
             values, structure = graph.numbers_of(*now, evaluated=True)
             cohort.check(step.grads)
             if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
+                others = cohort.plan.others if cohort.plan is not None else {}
                 with torch.device("cpu"):  # not on another default device
                     cohort.plan = Plan(cohort, step, structure, self)
+                if step.recipe.alone:  # states stay where they are, so plans for steps with other things due stay right
+                    cohort.plan.others = others
+                    others[tuple(names)] = cohort.plan
             cohort.plan.recipe, cohort.plan.names = step.recipe, names
         try:
             return cohort.plan.load(step, values, cohort.steps + 1, check=check)
@@ -84,7 +90,8 @@ class Plan:
             backend.flat,
             functools.partial(backend.kernel, phased=needs_sums(cohort, step)),
         )
-        self.names: list[str] = []  # of the coefficients
+        self.names: list[str] = []  # of the coefficients, and what is due
+        self.others: dict[tuple[str, ...], Plan] = {}  # by these names
         self.threads = torch.get_num_threads()  # Inductor writes it into its code
         self.stored = step.state_dtype
         kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
@@ -94,9 +101,12 @@ class Plan:
         self.keys = {device: torch.zeros(1, dtype=torch.int32, device=device) for _, device in kinds if self.stored}
         self.norms = {key: [torch.zeros(1, dtype=key[0], device=key[1])] * self.recipe.needs_norm for key in kinds}
         self.large: list[Large] = []
+        self.tensorwise: list[int] = []  # matrices of one row or column: a graph would take the 1 for a constant
         small: dict[Any, list[int]] = {}
         for i, (p, g) in enumerate(zip(cohort.params, step.grads, strict=True)):
-            if self._is_large(p):
+            if self.recipe.alone and min(scope.matrix(p) if self.recipe.matrix else (p.numel(),)) < 2:
+                self.tensorwise.append(i)
+            elif self._is_large(p):
                 self._add_large(cohort, i, p, g)
             else:
                 small.setdefault((state_dtype(p.dtype), p.device), []).append(i)
@@ -115,13 +125,15 @@ class Plan:
     # -- building ----------------------------------------------------------------------------------------------------
 
     def _is_large(self, p: Tensor) -> bool:
+        if self.recipe.alone:
+            return True
         if (
             p.numel() < places.LARGE.get(p.device.type, places.LARGE["cuda"])
             or self.recipe.scope == "global"
             or not p.is_contiguous()
         ):
             return False
-        return layout.kind_of(self.recipe.scope, p) == "whole" or (p.shape[0] > 1 and p.numel() > p.shape[0])
+        return layout.kind_of(self.recipe, p) == "whole" or (p.shape[0] > 1 and p.numel() > p.shape[0])
 
     def _signature(
         self, kind: str, theta: torch.dtype, device: torch.device, grad: torch.dtype, width: int = 0
@@ -134,14 +146,14 @@ class Plan:
         return [self.keys[first.device], first, layout.columns(signature.row, first.device)] if self.stored else []
 
     def _add_large(self, cohort: Cohort, i: int, p: Tensor, g: Tensor) -> None:
-        kind = layout.kind_of(self.recipe.scope, p)
+        kind = layout.kind_of(self.recipe, p)
         signature = self._signature(kind, p.dtype, p.device, g.dtype)
         kernel = self.kernel(self.recipe, signature, step_only=False)
         states = []
         for name, shape in self.recipe.state_kinds().items():
             # a model may have been cast: the graph reads states in the precision in which it computes
             value = cohort.states[i][name].to(p.device, rounding.dtype_of(shape, state_dtype(p.dtype), self.stored))
-            value = value.contiguous() if shape in (ELEMENT, SCOPE) else value
+            value = value.contiguous()
             cohort.replace_state(i, name, value)
             if shape in (ELEMENT, SCOPE) and value.ndim:
                 value = layout.flatten(kind, value)
@@ -149,7 +161,7 @@ class Plan:
         key = state_dtype(p.dtype), p.device
         first = torch.tensor([rounding.signed(cohort.first(i))], dtype=torch.int32, device=p.device)
         extra = self.numbers[key], self.norms[key], self._places(signature, first)
-        self.large.append(Large(i, kind, p, g.dtype, states, *extra, kernel.run_for(p)))
+        self.large.append(Large(i, kind, p, g.dtype, states, *extra, kernel.run_for(p), self.recipe.alone))
 
     def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
         recipe, params = self.recipe, [cohort.params[i] for i in indices]
@@ -227,7 +239,8 @@ class Plan:
             torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
         if not check:
             return []
-        return [small.g.sum() for small in self.small] + totals([step.grads[large.index] for large in self.large])
+        others = [x.index for x in self.large if not checks(x.run)] + self.tensorwise
+        return [x.g.sum() for x in self.small if not checks(x.run)] + totals([step.grads[i] for i in others])
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes the step that was loaded."""
@@ -235,6 +248,8 @@ class Plan:
             large.step(step.grads[large.index], [row[large.index] for row in step.inputs.values()])
         for small in self.small:
             self._run_arena(small, step)
+        if self.tensorwise:
+            reference.advance(cohort, step, [[i] for i in self.tensorwise])
 
     def units(self, step: Step) -> list[Unit]:
         """Arenas and large tensors, for a step in phases."""

@@ -27,8 +27,7 @@ class Reference:
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of every tensor of the cohort."""
-        for members, run in _runs(cohort, step):
-            _write(cohort, step, members, run())
+        advance(cohort, step, _leaves(cohort, step))
 
     def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
         """The same where each rank has a part of the tensors: yields what sums over all ranks are waited for."""
@@ -42,7 +41,7 @@ class Reference:
                 return lambda tensor, _: scopes_of_joined(parts, own, tensor, like)
             return lambda tensor, within: scopes_of_one(parts[0], own, tensor, within, step.recipe.scope, like.ndim)
 
-        runs = list(_runs(cohort, step, across))
+        runs = list(_runs(cohort, step, _leaves(cohort, step), across))
         results: list[Any] = [None] * len(runs)
         while True:
             for k, (_, run) in enumerate(runs):
@@ -62,13 +61,23 @@ class Reference:
         return finish
 
 
-def _runs(
-    cohort: Cohort, step: Step, across: Callable[[list[int]], pure.Across] | None = None
-) -> Iterator[tuple[list[int], Any]]:
-    """Which tensors make a step together, and the function that computes it."""
-    exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
+def advance(cohort: Cohort, step: Step, leaves: list[list[int]]) -> None:
+    """One step of some tensors of a cohort, by their places in it; those of one leaf share a scope."""
+    for members, run in _runs(cohort, step, leaves):
+        _write(cohort, step, members, run())
+
+
+def _leaves(cohort: Cohort, step: Step) -> list[list[int]]:
     everything = list(range(len(cohort.params)))
-    for members in [everything] if step.recipe.scope == "global" else [[i] for i in everything]:
+    return [everything] if step.recipe.scope == "global" else [[i] for i in everything]
+
+
+def _runs(
+    cohort: Cohort, step: Step, leaves: list[list[int]], across: Callable[[list[int]], pure.Across] | None = None
+) -> Iterator[tuple[list[int], Any]]:
+    """The tensors of each leaf, and the function that computes their step."""
+    exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
+    for members in leaves:
         p = cohort.params[members[0]]
         key = pure.state_dtype(p.dtype), p.device
         if key not in prepared:

@@ -23,7 +23,7 @@ from torch.fx import GraphModule
 from sandbox import pure
 from sandbox.backends import graph, selfcheck
 from sandbox.backends.base import Cohort, Step, totals
-from sandbox.blocks import ELEMENT, SCOPE
+from sandbox.blocks import COLUMNS, ELEMENT, LEFT, RIGHT, ROWS, SCOPE, SQUARE, TENSOR
 from sandbox.pure import state_dtype
 from sandbox.recipe import Recipe
 
@@ -37,6 +37,7 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
     """
     values, structure = _numbers(recipe)
     layouts = ["arena"] if recipe.scope == "global" else ["whole", "channels"] if recipe.scope == "channel" else ["whole"]
+    layouts = ["wide", "tall"] if recipe.matrix else layouts
     leaves = {}
     for kind in layouts:
         wide = state_dtype(dtype)
@@ -66,6 +67,7 @@ def script(recipe: Recipe, path: str | Path, dtype: torch.dtype = torch.float32)
 
     Raises ValueError, with the reason, for a recipe that cannot be scripted.
     """
+    graph.check_one_step(recipe)
     with warnings.catch_warnings():
         _ignore_deprecation()
         torch.jit.save(program(recipe, dtype, torch.device("cpu")), str(path))
@@ -130,8 +132,7 @@ def _numbers(recipe: Recipe) -> tuple[list[float], Any]:
 
 def _source(recipe: Recipe, dtype: torch.dtype) -> str:
     """The program around the graph, in TorchScript."""
-    kinds = recipe.state_kinds()
-    wide = str(state_dtype(dtype))
+    kinds, wide = recipe.state_kinds(), str(state_dtype(dtype))
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
     count = len(recipe.host_names) - 1  # at the end of `numbers`, after t and η
     first = pure.first_numbers(recipe)
@@ -142,12 +143,12 @@ def _source(recipe: Recipe, dtype: torch.dtype) -> str:
     takes = "".join(f"    at[{i - count}] = s[{name!r}]\n" for i, name in enumerate(recipe.host_names[1:]))
     keeps = "".join(f"    s[{name!r}].copy_(numbers[{i - count}])\n" for i, name in enumerate(recipe.host_names[1:]))
     # every tensor is made from p: one that depends on nothing would be folded into a constant, and all states share it
-    shape = {ELEMENT: "p.size()", SCOPE: _scope_shape(recipe.scope)}
-    makes += "".join(
-        f"        s[{name!r}] = torch.full({shape.get(kind, '[]')}, {float(initial.get(name, 0.0))!r}, dtype={wide}, "
-        "device=p.device)\n"
-        for name, kind in kinds.items()
-    )
+    shape = {ELEMENT: "p.size()", SCOPE: _scope_shape(recipe.scope), ROWS: "[m, 1]", COLUMNS: "[1, n]"}
+    size = {LEFT: "m", RIGHT: "n", SQUARE: "p.numel()"}
+    for name, kind in kinds.items():
+        made = f"torch.eye({size[kind]}" if kind in size else f"torch.ones({shape.get(kind, '[]')}"
+        value = float(initial.get(name, 0.0))
+        makes += f"        s[{name!r}] = {value!r} * {made}, dtype={wide}, device=p.device)\n"
     norm = ", norm: Tensor" if recipe.needs_norm else ""
     given = "".join(f", {name}: List[Tensor]" for name in recipe.inputs)
     pass_norm, pass_given = ", norm" if norm else "", "".join(f", live_{name}" for name in recipe.inputs)
@@ -166,6 +167,8 @@ def init(self, params: List[Tensor]) -> List[Dict[str, Tensor]]:
         if p.dtype != {dtype}:
             raise ValueError("this script was made for {dtype}")
         s: Dict[str, Tensor] = {{}}
+        m = p.size(0) if p.dim() > 0 else 1
+        n = p.numel() // m if m > 0 else 0
 {makes}        out.append(s)
     return out
 
@@ -230,15 +233,17 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
     """The loop over tensors that are leaves of their own; one that is not contiguous is copied back."""
 
     def call(kind: str, indent: str) -> str:
-        view = {"whole": "{}.reshape(-1)", "channels": "{0}.reshape({0}.size(0), -1)"}[kind]
+        rows = "{0}.reshape({0}.size(0) if {0}.dim() > 0 else 1, -1)"
+        view = "{}.reshape(-1)" if kind == "whole" else rows
         whole_scope = kind == "whole" and recipe.scope in ("channel", "coordinate")
         lines = [f"theta = {view.format('p')}"]
         arguments = ["numbers", "theta", view.format("g")]
         arguments += ["norm"] if recipe.needs_norm else []
         arguments += [view.format(f"{name}[i]") for name in recipe.inputs]
         for j, (name, shape) in enumerate(kinds.items()):
-            laid = shape == ELEMENT or (shape == SCOPE and (whole_scope or kind == "channels" or recipe.scope == "coordinate"))
-            lines.append(f"s{j} = " + (view.format(f's["{name}"]') if laid else f's["{name}"].view(1)'))
+            laid = shape == ELEMENT or (shape == SCOPE and (whole_scope or recipe.scope in ("channel", "coordinate")))
+            few = ".view(1)" if shape in (SCOPE, TENSOR) else ""
+            lines.append(f"s{j} = " + (view.format(f's["{name}"]') if laid else f's["{name}"]{few}'))
             arguments.append(f"s{j}")
         lines.append(f"self.{kind}({', '.join(arguments)})")
         lines.append("if not p.is_contiguous():")
@@ -248,10 +253,12 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
     head = "    for i in range(len(params)):\n        p = params[i]\n        g = grads[i]\n        s = state[i]\n"
     head += "        numbers = self.numbers_at(s, lr, hyper)\n"
     keep = "        self.keep(s, numbers)\n"
-    if recipe.scope != "channel":
+    if recipe.scope != "channel" and not recipe.matrix:
         return head + call("whole", "        ") + keep
-    several = "        if p.dim() > 1:\n" + call("channels", "            ")
-    return head + several + "        else:\n" + call("whole", "            ") + keep
+    tall = "p.dim() > 0 and p.size(0) * p.size(0) > p.numel()"
+    condition, one, other = (tall, "tall", "wide") if recipe.matrix else ("p.dim() > 1", "channels", "whole")
+    several = f"        if {condition}:\n" + call(one, "            ")
+    return head + several + "        else:\n" + call(other, "            ") + keep
 
 
 def _joint(recipe: Recipe, kinds: dict[str, str], wide: str) -> str:

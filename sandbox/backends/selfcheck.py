@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox import rounding, scope
+from sandbox import rounding
 from sandbox.backends import graph, layout
-from sandbox.blocks import ELEMENT, SCOPE
-from sandbox.pure import global_norm
+from sandbox.blocks import ELEMENT, SCOPE, TENSOR
+from sandbox.pure import global_norm, state_shape
 from sandbox.recipe import Recipe
 
 SHAPES = [(3, 4), (5,), (2, 3, 2), (4, 1)]
+MATRICES = [(3, 4), (5, 2), (2, 3, 2), (4, 3)]  # for recipes that take matrices
 STEPS = 3  # made by the pure update first, so that no state is empty
 # Of a tensor's largest entry: far above rounding, far below a mistake.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-2, torch.bfloat16: 5e-2, torch.float16: 5e-2}
@@ -30,10 +31,11 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
 
     steps_only: the graph writes the step in θ's place.
     """
-    tensors = _tensors(signature.theta, signature.device)
-    grads = [_tensors(signature.grad, signature.device, seed) for seed in range(1, STEPS + 2)]
+    shapes = MATRICES if recipe.matrix else SHAPES
+    tensors = _tensors(shapes, signature.theta, signature.device)
+    grads = [_tensors(shapes, signature.grad, signature.device, seed) for seed in range(1, STEPS + 2)]
     given: dict[str, Any] = {
-        name: _tensors(signature.grad, signature.device, STEPS + 2 + k) for k, name in enumerate(recipe.inputs)
+        name: _tensors(shapes, signature.grad, signature.device, STEPS + 2 + k) for k, name in enumerate(recipe.inputs)
     }
     states, lr = recipe.init(tensors), _rate(recipe)
     for row in grads[:-1]:
@@ -50,7 +52,7 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
     # tensors that share a scalar make one step; others may go alone
     parts = [list(range(len(tensors)))] if signature.kind == "arena" else [[i] for i in range(len(tensors))]
     if signature.kind != "arena":
-        parts = [part for part in parts if layout.kind_of(recipe.scope, tensors[part[0]]) == signature.kind]
+        parts = [part for part in parts if layout.kind_of(recipe, tensors[part[0]]) == signature.kind]
     for part in parts:
         packed = _Packed(recipe, signature, *([row[i] for i in part] for row in (states, tensors, grads[-1], *given.values())))
         extra = [*norm, *packed.inputs, *packed.places]
@@ -77,9 +79,9 @@ def _rate(recipe: Recipe) -> float:
     return 1e-9
 
 
-def _tensors(dtype: torch.dtype, device: str, seed: int = 0) -> list[Tensor]:
+def _tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype, device: str, seed: int = 0) -> list[Tensor]:
     draw = torch.Generator().manual_seed(seed)
-    return [(0.5 + torch.rand(s, generator=draw)).mul(torch.randn(s, generator=draw).sign()).to(device, dtype) for s in SHAPES]
+    return [(0.5 + torch.rand(s, generator=draw)).mul(torch.randn(s, generator=draw).sign()).to(device, dtype) for s in shapes]
 
 
 def _compare(recipe: Recipe, name: str, mine: Tensor, right: Tensor, shape: tuple[int, ...]) -> None:
@@ -138,10 +140,9 @@ class _Packed:
         if self.arena:
             return torch.cat([v.reshape(-1) for v in values])
         value = values[0].clone()
+        if kind not in (SCOPE, TENSOR):
+            return value
         return layout.flatten(self.signature.kind, value) if kind == SCOPE and value.ndim else value.view(1)
-
-    def _few(self, kind: str, p: Tensor) -> tuple[int, ...]:
-        return scope.shape_of(self.recipe.scope, p) if kind == SCOPE else ()
 
     def _apart(self, packed: Tensor, long: bool, likes: list[Tensor]) -> list[Tensor]:
         if not self.arena:
@@ -153,7 +154,7 @@ class _Packed:
         """(state, θ) of each tensor."""
         columns = {}
         for packed, (name, kind) in zip(self.states, self.recipe.state_kinds().items(), strict=True):
-            likes = [p if kind == ELEMENT else torch.empty(self._few(kind, p)) for p in self.tensors]
+            likes = [torch.empty(state_shape(self.recipe, kind, p)) for p in self.tensors]
             columns[name] = self._apart(packed, self._is_long(kind), likes)
         thetas = self._apart(self.theta, True, self.tensors)
         return [({name: column[i] for name, column in columns.items()}, theta) for i, theta in enumerate(thetas)]

@@ -26,7 +26,7 @@ from sandbox.backends.record import NotRecordable
 
 ATEN, OURS = torch.ops.aten, torch.ops.apollo_sandbox
 FILLS = {ATEN.ones_like.default: 1, ATEN.zeros_like.default: 0}
-COPIES = (ATEN._to_copy.default, OURS.hold.default, OURS.kept.default)
+COPIES = (ATEN._to_copy.default, OURS.hold.default)
 OVER_PIECES = {ATEN.sum.default: torch.sum, ATEN.amax.default: torch.amax}  # of one piece, then of all
 
 

@@ -2,15 +2,23 @@
 
 from sandbox.blocks.averaging import NoAveraging, RunningMaximum
 from sandbox.blocks.base import (
+    COLUMNS,
     ELEMENT,
     INPUTS,
+    LEFT,
+    OF_MATRICES,
+    QUADRATIC,
+    RIGHT,
+    ROWS,
     SCOPE,
+    SQUARE,
     TENSOR,
     Block,
     Flow,
     block,
 )
-from sandbox.blocks.bounds import Bound, CorrectedRoot, Scaled
+from sandbox.blocks.basis import GivenFactors, Kronecker, Standard, Tracked
+from sandbox.blocks.bounds import Bound, CorrectedRoot, Scaled, Shift
 from sandbox.blocks.curvature import (
     Belief,
     CenteredSecondMoment,
@@ -22,11 +30,13 @@ from sandbox.blocks.curvature import (
 )
 from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
 from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
+from sandbox.blocks.graft import Graft
 from sandbox.blocks.limited_memory import TwoLoop, UnitLength
-from sandbox.blocks.mixtures import FastAndSlow, NesterovMoment, TwoRates
+from sandbox.blocks.mixtures import FastAndSlow, NesterovEMA, NesterovMoment, TwoRates
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
 from sandbox.blocks.moments_of_squares import GaussNewtonEMA, HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
 from sandbox.blocks.number import Number, number, where
+from sandbox.blocks.orthogonal import Orthogonalize
 from sandbox.blocks.pairs import AveragedIterates, EmpiricalFisher, Product, SameBatch, Successive
 from sandbox.blocks.projection import Box, NoProjection
 from sandbox.blocks.rank_two import Broyden, RegularizedBFGS
@@ -44,14 +54,35 @@ from sandbox.blocks.rectifier import (
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
 from sandbox.blocks.secant_quotients import AccumulatedSecant, BarzilaiBorwein, DiagonalBarzilaiBorwein
-from sandbox.blocks.slots import Averaging, Curvature, Decay, Gradient, Moment, Pairs, Projection, Rectifier, Schedule, Solve
+from sandbox.blocks.shaped import CoverOfSquares, Outer
+from sandbox.blocks.slots import (
+    Averaging,
+    Basis,
+    Curvature,
+    Decay,
+    Gradient,
+    Moment,
+    Pairs,
+    Projection,
+    Rectifier,
+    Schedule,
+    Solve,
+)
 from sandbox.blocks.solve import ClipEach, Divide, Sign
+from sandbox.blocks.window import FullMatrix
 
 __all__ = [
+    "COLUMNS",
     "ELEMENT",
     "EMA",
     "INPUTS",
+    "LEFT",
+    "OF_MATRICES",
+    "QUADRATIC",
+    "RIGHT",
+    "ROWS",
     "SCOPE",
+    "SQUARE",
     "TENSOR",
     "AbsoluteFloor",
     "AccumulatedSecant",
@@ -59,6 +90,7 @@ __all__ = [
     "AveragedIterates",
     "Averaging",
     "BarzilaiBorwein",
+    "Basis",
     "Belief",
     "BeliefFloor",
     "Block",
@@ -71,6 +103,7 @@ __all__ = [
     "ClipParameterNorm",
     "ClipValue",
     "CorrectedRoot",
+    "CoverOfSquares",
     "Curvature",
     "Decay",
     "Decoupled",
@@ -79,17 +112,22 @@ __all__ = [
     "EmpiricalFisher",
     "FastAndSlow",
     "Flow",
+    "FullMatrix",
     "GaussNewtonEMA",
     "Geometric",
+    "GivenFactors",
     "Gradient",
+    "Graft",
     "HeavyBall",
     "HessianEMA",
     "Hutchinson",
     "InverseSquareRoot",
     "InverseTime",
+    "Kronecker",
     "L2Decay",
     "Moment",
     "Monotone",
+    "NesterovEMA",
     "NesterovMoment",
     "NesterovSecondMoment",
     "NoAveraging",
@@ -98,6 +136,8 @@ __all__ = [
     "NoProjection",
     "NoRectifier",
     "Number",
+    "Orthogonalize",
+    "Outer",
     "Pairs",
     "Power",
     "Product",
@@ -113,15 +153,18 @@ __all__ = [
     "Scaled",
     "Schedule",
     "SecondMoment",
+    "Shift",
     "ShiftedSecondMoment",
     "Sign",
     "SoftAbsolute",
     "Solve",
     "SquareRoot",
     "Stable",
+    "Standard",
     "StepRatio",
     "Successive",
     "SumOfSquares",
+    "Tracked",
     "TwoLoop",
     "TwoRates",
     "Unit",

@@ -21,8 +21,10 @@ A block sits in a slot.  In a step, it is called once, in this order of its meth
 
 A block acts coordinate by coordinate.  What it needs of a whole tensor or scope it gets by `x.tensor` and `x.scope` (sum, amax,
 mean, then spread), never by torch's own reductions, and it takes no shape and counts no entries: a backend may hand it one
-tensor, one as a vector, or many in one buffer with room between them.  A graph is tried against the pure update before it is
-used, and refused with the reason where they differ.
+tensor, one as a vector, or many in one buffer with room between them.  Only a block with a state of `OF_MATRICES`, or with
+`matrix = True`, gets each tensor as a matrix (m, n), a vector as one column, and may use the products of matrices; one with a
+SQUARE state may take each tensor as a vector.  A graph is tried against the pure update before it is used, and refused with the
+reason where they differ.
 
 Because `read` needs nothing else, last step's output can be computed again from the state: that is how a recipe recalls
 its direction d without storing it.  The hyperparameters of a block with a `read` of its own are kept in the state as they were
@@ -50,8 +52,14 @@ from sandbox.scope import Over
 # What a step may take beside the gradient, made by whoever runs it.
 INPUTS = ("hessian", "sampled", "product")
 
-# Shapes that a state may have: one number a coordinate, one a scope, one a tensor.
+# Shapes that a state may have: one number a coordinate, one a scope, one a tensor;
 ELEMENT, SCOPE, TENSOR = "element", "scope", "tensor"
+# for a tensor as an (m, n) matrix, m = shape[0]: (m, 1), (1, n), (m, m), (n, n);  for one of N entries: (N, N).
+ROWS, COLUMNS, LEFT, RIGHT, SQUARE = "rows", "columns", "left", "right", "square"
+
+KINDS = (ELEMENT, SCOPE, TENSOR, ROWS, COLUMNS, LEFT, RIGHT, SQUARE)
+OF_MATRICES = (ROWS, COLUMNS, LEFT, RIGHT)
+QUADRATIC = (LEFT, RIGHT, SQUARE)
 
 T = TypeVar("T")
 
@@ -78,6 +86,11 @@ class Flow:
     m: Any = None  # m after it
     s: Any = None  # step of the pair, -η d as a rule
     y: Any = None  # change of the gradient along it, m - m_old as a rule
+    order: Any = None  # places of rows and columns in the next step's basis, where it changes them
+    left: Any = None  # eigenvalues of the basis's left factor, (m, 1)
+    right: Any = None  # and of its right one, (1, n)
+    outside: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # g, u, d_old, y, m in standard coordinates
+    due: Any = True  # whether this block's periodic work is due
     a: Any = None  # weight that the moment gives to the newest gradient
     u: Any = None  # numerator of the direction
     B: Any = None  # what the curvature block gave
@@ -93,8 +106,8 @@ class Flow:
 class Block:
     """Base of all blocks; see the module's docstring.
 
-    Class attributes: `slots` (where it fits), `state` (name -> ELEMENT, SCOPE or TENSOR), `needs` (fields of Flow
-    that must exist: "d_old", "g_old", "s", "y", "grad_norm", "again", and the inputs
+    Class attributes: `slots` (where it fits), `state` (name -> one of `KINDS`), `matrix` (it takes tensors as matrices),
+    `needs` (fields of Flow that must exist: "d_old", "g_old", "s", "y", "grad_norm", "again", "left", "right", and the inputs
     "hessian", "sampled", "product"), `recalls` (its output comes again from its state),
     `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
@@ -108,6 +121,11 @@ class Block:
     latex: ClassVar[str] = ""
 
     @property
+    def matrix(self) -> bool:
+        """Whether it takes each tensor as an (m, n) matrix."""
+        return any(kind in OF_MATRICES for kind in self.state.values())
+
+    @property
     def text(self) -> str:
         """The block's equation: the first line of its docstring, up to the source, which follows after three spaces."""
         return (inspect.getdoc(type(self)) or type(self).__name__).splitlines()[0].partition("   ")[0].rstrip(".")
@@ -117,12 +135,16 @@ class Block:
         return self.latex if latex else self.text
 
     def initial(self, name: str) -> Any:
-        """Value of the state `name` before the first step."""
+        """Value of the state `name` before the first step; of one of `QUADRATIC` kind, times the identity."""
         return 0.0
 
     def coefficients(self, t: Any) -> dict[str, Any]:
         """What depends only on t (from 1) and numbers: evaluated once a step, in float64, found in `x.c`."""
         return {}
+
+    def due(self, t: Any) -> Any:
+        """Whether the block's periodic work is due at step t, found in `x.due`; decided on the host if t is known."""
+        return True
 
     def update(self, x: Flow, **state: Tensor) -> dict[str, Tensor]:
         """New values of the state."""
@@ -144,8 +166,8 @@ class Block:
                 raise TypeError(f"{type(self).__name__}: {field.name} must be True or False, got {value!r}")
             if is_number(field):
                 object.__setattr__(self, field.name, validated(type(self).__name__, field, getattr(self, field.name)))
-        _check_names(self)
         self.check()
+        _check_names(self)
 
     def check(self) -> None:
         """Conditions between fields; raises ValueError."""
@@ -157,13 +179,13 @@ class Block:
 
 def _check_names(made: Block) -> None:
     """Raises ValueError for an unknown kind of state, an unknown need, or a state named as a field."""
-    kinds, needs = (ELEMENT, SCOPE, TENSOR), [f.name for f in dataclasses.fields(Flow)]
+    needs = [f.name for f in dataclasses.fields(Flow)]
     fields = {f.name for f in dataclasses.fields(made)}  # type: ignore[arg-type]
     for name, kind in made.state.items():
         if name in fields:
             raise ValueError(f"{type(made).__name__}: a state and a field must not share the name {name!r}")
-        if kind not in kinds:
-            raise ValueError(f"{type(made).__name__}: state {name!r}: {suggest.unknown('kind of state', str(kind), kinds)}")
+        if kind not in KINDS:
+            raise ValueError(f"{type(made).__name__}: state {name!r}: {suggest.unknown('kind of state', str(kind), KINDS)}")
     for need in made.needs:
         if need not in needs:
             raise ValueError(f"{type(made).__name__}: {suggest.unknown('need', str(need), needs)}")
@@ -188,9 +210,13 @@ def block(cls: type[T]) -> type[T]:
     return made
 
 
+_TREES: set[type] = set()
+
+
 def register(cls: type) -> None:
     """Registers a frozen dataclass as a pytree: numbers, blocks and tuples of blocks are children, the rest structure."""
 
+    _TREES.add(cls)
     labels = [(f.name, f.default) for f in dataclasses.fields(cls) if "label" in f.metadata]
 
     def flatten(instance: Any) -> tuple[list[Any], Any]:
@@ -199,7 +225,12 @@ def register(cls: type) -> None:
             if "label" in field.metadata:  # nothing depends on it; it is lost
                 continue
             value = getattr(instance, field.name)
-            if isinstance(value, float | Tensor | Block) or _is_blocks(value) or _dynamic(field, value):
+            if (
+                isinstance(value, float | Tensor | Block)
+                or type(value) in _TREES
+                or _is_blocks(value)
+                or _dynamic(field, value)
+            ):
                 children.append(value)
                 names.append(field.name)
             else:
@@ -243,5 +274,5 @@ def broadcast_state(owner: Block, new: Any, old: Mapping[str, Tensor]) -> dict[s
 
 def spread(owner: Block, state: Mapping[str, Tensor], x: Flow) -> dict[str, Tensor]:
     """A block's state with what is kept once a scope or once a tensor spread over the coordinates."""
-    ways = {ELEMENT: lambda s: s, SCOPE: x.scope.spread, TENSOR: x.tensor.spread}
-    return {name: ways[owner.state[name]](value) for name, value in state.items()}
+    ways = {SCOPE: x.scope.spread, TENSOR: x.tensor.spread}
+    return {name: ways.get(owner.state[name], lambda s: s)(value) for name, value in state.items()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sandbox.blocks.around import Around
 from sandbox.blocks.base import Flow, block
 from sandbox.blocks.number import Number, number
 from sandbox.blocks.slots import Rectifier
@@ -37,6 +37,22 @@ class CorrectedRoot(Rectifier):
 
 
 @block
+class Shift(Rectifier):
+    """D = B̄ + δ   (damping, as K-FAC has it; for B̄ ≥ 0).
+
+    damping: δ > 0, in units of B.
+    """
+
+    damping: Number = number(default=1e-3, range="(0, inf)")
+    latex = r"D_t = \bar B_t + \delta"
+
+    def read(self, B: Tensor) -> Tensor:
+        """B̄ + δ."""
+        # D = B̄ + δ
+        return B + self.damping
+
+
+@block
 class Scaled(Rectifier):
     """D = max(γ B̄, ε)   (Liu et al. 2023, Sophia: where the curvature is negative the solver's limit decides).
 
@@ -58,12 +74,12 @@ class Scaled(Rectifier):
 
 
 @block
-class Bound(Rectifier):
-    """D = min(max(R, 1/(b r (1 + 1/(γt)))), 1/(b r (1 - 1/(γt+1)))), b = 1-βᵗ   (Luo et al. 2019, AdaBound's code).
+class Bound(Around, Rectifier):
+    """D = min(max(D, 1/(b r (1 + 1/(γt)))), 1/(b r (1 - 1/(γt+1)))),  b = 1-βᵗ   (Luo et al. 2019, AdaBound's code).
 
-    R is what the inner rectifier gives.  The rate of a coordinate, η/(bD), lies in bounds that close on rη: at first the method
-    is the inner one, at the end momentum SGD with that rate.  (In the authors' code m is not corrected, so their rate holds the
-    correction b of the moment.)
+    The D on the right is the inner rectifier's.  A coordinate's rate, η/(bD), lies in bounds that close on rη: at first the
+    method is the inner one, in the end momentum SGD with that rate.  (In the authors' code m is not corrected, so their rate
+    holds the correction b of the moment.)
     inner: any rectifier.
     ratio: r > 0, the final rate over η; theirs is final_lr = 0.1 over lr = 0.001.
     gamma: γ > 0, how fast the bounds close.
@@ -75,45 +91,19 @@ class Bound(Rectifier):
     gamma: Number = number(default=1e-3, range="(0, inf)")
     beta: Number = number(default=0.9, range="[0, 1)")
     recalls = False
-
-    def check(self) -> None:
-        """The inner block is a rectifier."""
-        if not isinstance(self.inner, Rectifier):
-            raise TypeError(f"Bound: inner must be a rectifier, got {self.inner}")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """What the inner rectifier needs."""
-        return self.inner.needs
-
-    @property
-    def state(self) -> Mapping[str, str]:
-        """The inner rectifier's."""
-        return self.inner.state
-
-    @property
-    def text(self) -> str:
-        """The equation around the inner one."""
-        return f"{self.inner.text};  D = min(max(D, 1/(b r (1 + 1/(γt)))), 1/(b r (1 - 1/(γt+1)))),  b = 1-βᵗ"
-
-    @property
-    def latex(self) -> str:
-        """The equation around the inner one."""
-        low, high = r"\frac{1}{b_t r (1 + 1/(\gamma t))}", r"\frac{1}{b_t r (1 - 1/(\gamma t + 1))}"
-        return self.inner.latex + rf",\quad D_t \leftarrow \min(\max(D_t, {low}), {high}),\quad b_t = 1-\beta^t"
-
-    def initial(self, name: str) -> Any:
-        """The inner rectifier's."""
-        return self.inner.initial(name)
+    around = (
+        r"D_t \leftarrow \min(\max(D_t, \frac{1}{b_t r (1 + 1/(\gamma t))}), \frac{1}{b_t r (1 - 1/(\gamma t + 1))}),"
+        r"\quad b_t = 1-\beta^t"
+    )
 
     def coefficients(self, t: Any) -> dict[str, Any]:
         """Both bounds, and what the inner rectifier asks for."""
         b = (1 - self.beta**t) * self.ratio
         low, high = 1 / (b * (1 + 1 / (self.gamma * t))), 1 / (b * (1 - 1 / (self.gamma * t + 1)))
-        return {**self.inner.coefficients(t), "bound_low": low, "bound_high": high}
+        return {**super().coefficients(t), "low": low, "high": high}
 
     def step(self, x: Flow, **inner: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """D, and the inner rectifier's state."""
-        R, inner = self.inner.step(x, **inner)
-        # D = min(max(R, low), high)
-        return torch.minimum(torch.maximum(R, x.c.bound_low), x.c.bound_high), inner
+        D, inner = self.inside(x, **inner)
+        # D = min(max(D, low), high)
+        return torch.minimum(torch.maximum(D, x.c.low), x.c.high), inner

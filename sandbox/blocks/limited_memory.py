@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sandbox.blocks.around import Around
 from sandbox.blocks.base import ELEMENT, SCOPE, Flow, block
 from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
@@ -69,13 +70,13 @@ class TwoLoop(Solve):
             s, y, rho = state[f"s{k}"], state[f"y{k}"], state[f"rho{k}"]
             # α_k = ρ_k s_kᵀq;  q ← q - α_k y_k
             alphas.append(rho * total(s * q))
-            q = x.scope.kept(q - spread(alphas[k]) * y)
+            q = q - spread(alphas[k]) * y
         # p = H₀ q
         p = q / x.D
         for k in reversed(range(self.memory)):
             s, y, rho = state[f"s{k}"], state[f"y{k}"], state[f"rho{k}"]
             # p ← p + (α_k - ρ_k y_kᵀp) s_k
-            p = x.scope.kept(p + spread(alphas[k] - rho * total(y * p)) * s)
+            p = p + spread(alphas[k] - rho * total(y * p)) * s
         return p, state
 
     def _kept(self, x: Flow, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -98,7 +99,7 @@ class TwoLoop(Solve):
             where = accepted if name == "rho" else everywhere
             shifted = [value, *(state[f"{name}{k}"] for k in range(self.memory - 1))]
             chosen = [torch.where(where, new, state[f"{name}{k}"]) for k, new in enumerate(shifted)]
-            kept |= {f"{name}{k}": value if name == "rho" else x.scope.kept(value) for k, value in enumerate(chosen)}
+            kept |= {f"{name}{k}": value for k, value in enumerate(chosen)}
         return kept
 
 
@@ -113,54 +114,26 @@ def damped(x: Flow, s: Tensor, y: Tensor, sy: Tensor) -> Tensor:
 
 
 @block
-class UnitLength(Solve):
-    """p = t⁻ᵏ q/‖q‖₂, q what the inner solver gives   (the published code of SdLBFGS has k = ½).
+class UnitLength(Around, Solve):
+    """p = t⁻ᵏ p/‖p‖₂   (the published code of SdLBFGS has k = ½).
 
-    The norm is over the scope; p = 0 where q = 0.
+    The p on the right is the inner solver's; the norm is over the scope; p = 0 where the inner p is.
     inner: any solver.  exponent: k ≥ 0.
     """
 
     inner: Solve = TwoLoop()
     exponent: Number = number(default=0.5, range="[0, inf)")
     recalls = False
-
-    def check(self) -> None:
-        """The inner block is a solver."""
-        if not isinstance(self.inner, Solve):
-            raise TypeError(f"UnitLength: inner must be a solver, got {self.inner}")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """What the inner solver needs."""
-        return self.inner.needs
-
-    @property
-    def state(self) -> Mapping[str, str]:
-        """The inner solver's."""
-        return self.inner.state
-
-    @property
-    def text(self) -> str:
-        """The equation around the inner one."""
-        return f"{self.inner.text};  p = t⁻ᵏ p/‖p‖₂"
-
-    @property
-    def latex(self) -> str:
-        """The equation around the inner one."""
-        return rf"{self.inner.latex},\quad p_t \leftarrow t^{{-k}} p_t/\lVert p_t\rVert_2"
-
-    def initial(self, name: str) -> Any:
-        """The inner solver's."""
-        return self.inner.initial(name)
+    around = r"p_t \leftarrow t^{-k} p_t/\lVert p_t\rVert_2"
 
     def coefficients(self, t: Any) -> dict[str, Any]:
         """The inner solver's, and t⁻ᵏ."""
-        return {**self.inner.coefficients(t), "length": t**-self.exponent}
+        return {**super().coefficients(t), "length": t**-self.exponent}
 
     def step(self, x: Flow, **inner: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """The inner direction at length t⁻ᵏ."""
-        q, inner = self.inner.step(x, **inner)
-        square = x.scope.sum(q.square())
-        # p = t⁻ᵏ q / ‖q‖₂
+        p, inner = self.inside(x, **inner)
+        square = x.scope.sum(p.square())
+        # p ← t⁻ᵏ p / ‖p‖₂
         size = torch.where(square > 0, x.c.length / torch.where(square > 0, square, 1.0).sqrt(), 0.0)
-        return x.scope.spread(size) * q, inner
+        return x.scope.spread(size) * p, inner

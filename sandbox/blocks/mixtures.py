@@ -110,3 +110,27 @@ class NesterovMoment(Moment):
         w = self.change_beta * w + (1 - self.change_beta) * change(x)
         # u_t = m_t/(1-β^t) + β₂ w_t/(1-β₂^t)
         return m * x.c.unbias + x.c.change * w, {"m": m, "w": w}
+
+
+@block
+class NesterovEMA(Moment):
+    """m = β m + (1-β) g;  u = β m + (1-β) g   (Jordan et al. 2024, Muon: one step ahead on the average).
+
+    beta: β in [0, 1).
+    """
+
+    beta: Number = number(default=0.95, range="[0, 1)")
+    recalls = False
+    state = {"m": ELEMENT}
+    latex = r"m_t = \beta m_{t-1} + (1-\beta) g_t,\quad u_t = \beta m_t + (1-\beta) g_t"
+
+    def weight(self, t: Any) -> Any:
+        """1 - β."""
+        return 1 - self.beta
+
+    def step(self, x: Flow, *, m: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """One step ahead, and m."""
+        # m_t = β m_{t-1} + (1-β) g
+        m = self.beta * m + (1 - self.beta) * x.value
+        # u_t = β m_t + (1-β) g
+        return self.beta * m + (1 - self.beta) * x.value, {"m": m}

@@ -61,7 +61,9 @@ def show(value: Any) -> str:
 
 
 def _concrete(value: Tensor) -> bool:
-    return type(value) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+    traced = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+    plain = type(value) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return plain and not traced
 
 
 def known(value: Any) -> list[float]:

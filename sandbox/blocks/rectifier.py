@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sandbox.blocks.around import Around
 from sandbox.blocks.base import ELEMENT, SCOPE, TENSOR, Flow, block
 from sandbox.blocks.number import Number, known, number, show, where
 from sandbox.blocks.slots import Rectifier
@@ -216,62 +216,38 @@ class StepRatio(Rectifier):
 
 
 @block
-class Monotone(Rectifier):
-    """D_t = max(min(R_t, Λ), D_{t-1} η_t/η_{t-1}), R_t what the inner rectifier gives   (the repair of Theorem 2).
+class Monotone(Around, Rectifier):
+    """D = max(min(D, Λ), D' η/η'), D' and η' those of the step before   (the repair of Theorem 2).
 
-    So D_t/η_t never decreases, in any coordinate.  (mathematics: the condition that the proof of Theorem 2 uses.)
-    inner: any rectifier that can be read from its own state.
+    The D on the right is the inner rectifier's.  So D/η never decreases, in any coordinate.  (mathematics: the condition that
+    the proof of Theorem 2 uses.)
+    inner: any rectifier that keeps no state named D.
     ceiling: Λ > 0, in units of D.  Without one (inf) large D makes d small, the secant step divides by it, and D explodes.
     """
 
     inner: Rectifier = AbsoluteFloor(sigma=0.01)
     ceiling: Number = number(default=4.0, range="(0, inf]")
     reads = ()
+    kept = {"D": ELEMENT}
+    around = r"D_t \leftarrow \max(\min(D_t, \Lambda), D_{t-1}\,\eta_t/\eta_{t-1})"
 
     def check(self) -> None:
-        """The inner block is a rectifier that reads from its state."""
-        if not isinstance(self.inner, Rectifier) or isinstance(self.inner, Monotone):
-            raise TypeError(f"Monotone: inner must be a rectifier other than Monotone, got {self.inner}")
+        """The inner block is a rectifier, and its floor does not lie above the ceiling."""
+        super().check()
         floor = known(getattr(self.inner, "sigma", None)) if type(self.inner) in (AbsoluteFloor, SoftAbsolute) else []
         if floor and known(self.ceiling) and max(floor) > min(known(self.ceiling)):
             raise ValueError(f"Monotone: ceiling must not lie below the inner floor, {max(floor):g}, got {show(self.ceiling)}")
-        if "D" in self.inner.state:
-            raise TypeError(f"Monotone: inner must not keep a state named D, {type(self.inner).__name__} does")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """What the inner rectifier needs."""
-        return self.inner.needs
-
-    @property
-    def state(self) -> Mapping[str, str]:
-        """D, and the inner rectifier's state."""
-        return {"D": ELEMENT, **self.inner.state}
-
-    @property
-    def text(self) -> str:
-        """The equation around the inner one."""
-        return f"{self.inner.text};  D = max(min(D, Λ), D' η/η'), D' and η' those of the step before"
-
-    @property
-    def latex(self) -> str:
-        """The equation around the inner one."""
-        return self.inner.latex + r",\quad D_t \leftarrow \max(\min(D_t, \Lambda), D_{t-1}\,\eta_t/\eta_{t-1})"
 
     def initial(self, name: str) -> Any:
         """D_0 = 1 divides d_0 = 0; it does not bound D_1."""
-        return 1.0 if name == "D" else self.inner.initial(name)
-
-    def coefficients(self, t: Any) -> dict[str, Any]:
-        """The inner rectifier's."""
-        return self.inner.coefficients(t)
+        return 1.0 if name == "D" else super().initial(name)
 
     def step(self, x: Flow, *, D: Tensor, **inner: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """D and the state."""
-        R, inner = self.inner.step(x, **inner)
+        R, inner = self.inside(x, **inner)
         # η_t/η_{t-1}, or 0 where there was no step to compare with
         ratio = torch.where((x.t > 1) & (x.lr_old > 0), x.lr / x.lr_old, 0.0)
-        # D_t = max(min(R_t, Λ), D_{t-1} η_t/η_{t-1})
+        # D = max(min(R, Λ), D_{t-1} η_t/η_{t-1}), R the inner rectifier's
         D = torch.maximum(R.clamp(max=self.ceiling), D * ratio)
         return D, {"D": D, **inner}
 

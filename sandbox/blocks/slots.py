@@ -55,6 +55,45 @@ class Pairs(Block):
         raise TypeError(f"{type(self).__name__} must define vector(t, theta, d, **state): what H is multiplied with")
 
 
+class Basis(Block):
+    """Coordinates v' of the vectors v of a step, in which curvature, averaging, rectifier and solver work.
+
+    The kernel takes g, u, d, y and m of the step into the basis, and the solver's output out of it; what is remembered of them
+    stays in standard coordinates.  `update` sees them outside.
+    before: whether the step already uses the new basis, or still that of the step before.
+    `coefficients` may have "moving": 0.0 in a step that makes the basis and nothing else.
+    """
+
+    slots: ClassVar[tuple[str, ...]] = ("basis",)
+    before: ClassVar[bool] = False
+    limit: int | None = None  # of a matrix's longer side
+
+    @property
+    def factors(self) -> str | None:
+        """At which labels, "sampled" or "given", the host takes K-FAC's factors for the states G and A; None: not at all."""
+        return None
+
+    def into(self, v: Tensor, **state: Tensor) -> Tensor:
+        """v'."""
+        return v
+
+    def out(self, v: Tensor, **state: Tensor) -> Tensor:
+        """The inverse of `into`."""
+        return v
+
+    def eigenvalues(self, **state: Tensor) -> tuple[Any, Any]:
+        """Those of the left factor, (m, 1), and of the right, (1, n); None where the basis has none."""
+        return None, None
+
+    def count(self, t: Any) -> Any:
+        """The number, from 1, that the other slots take for that of step t."""
+        return t
+
+    def carry(self, v: Tensor, x: Flow) -> Tensor:
+        """What a slot inside keeps a number a coordinate, for the next step's basis."""
+        return v
+
+
 class Curvature(Block):
     """Estimates a diagonal B from what the step has seen."""
 

@@ -24,7 +24,7 @@ class Variants(interrupt.Command):
         rows = []
         for name in variants.names():
             recipe = variants.get(name)
-            numbers = [f"{recipe.lr:g}", str(recipe.state_words), str(recipe.evaluations)]
+            numbers = [f"{recipe.lr:g}", recipe.words_text, str(recipe.evaluations)]
             rows.append([name, *numbers, variants.about(name).splitlines()[0]])
         screen.table(screen.console(), ["variant", "lr", "words", "gradients", "what it is"], rows)
         return 0

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, subcommand
 
 from sandbox.cli import interrupt, screen
+from sandbox.literal import file_name
 
 OUT = Path("results/check")
 
@@ -291,7 +292,7 @@ class Check(interrupt.Command):
 def _write(out: Path, stem: str, text: str, figure: Any) -> None:
     from sandbox.experiments.store import atomically
 
-    stem = stem.replace("/", "-")
+    stem = file_name(stem)
     with atomically(out / f"{stem}.json") as path:
         path.write_text(text + "\n")
     with atomically(out / f"{stem}.png") as path:

@@ -10,6 +10,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction
 
 from sandbox.cli import interrupt, screen
 from sandbox.experiments.settings import Options
+from sandbox.literal import file_name
 
 
 @dataclasses.dataclass
@@ -66,7 +67,7 @@ class Compare(interrupt.Command):
     out: Path | None = None
     """Folder for results (results/TASK)."""
     jobs: int = os.cpu_count() or 1
-    """Processes side by side."""
+    """Processes side by side; the ranks of a run count."""
 
     def main(self) -> int:
         """Runs it."""
@@ -78,6 +79,7 @@ class Compare(interrupt.Command):
         own = ("variants", "task", "search", "out", "run")
         arguments = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in own}
         arguments |= {"out": self._folder(), **dataclasses.asdict(self.run)}
+        arguments["jobs"] = max(self.jobs // self.run.ranks, 1)
         console = screen.console()
         if not self.variants:
             raise ValueError("compare: name at least one variant, as in: apollo-sandbox compare apollo adamw")
@@ -94,7 +96,7 @@ class Compare(interrupt.Command):
         return 1 if result.failures else 0  # of a user's code
 
     def _folder(self) -> Path:
-        return self.out or Path("results") / self.task.replace(":", "-").replace("/", "-")
+        return self.out or Path("results") / file_name(self.task)
 
     def interrupted(self) -> str:
         """What Ctrl-C leaves."""

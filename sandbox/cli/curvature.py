@@ -9,6 +9,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from sandbox.cli import interrupt, screen
+from sandbox.literal import file_name
 
 
 @dataclasses.dataclass
@@ -76,7 +77,7 @@ class Curvature(interrupt.Command):
         return 1 if result.failures else 0
 
     def _folder(self) -> Path:
-        return self.out or Path("results/curvature") / self.task.replace(":", "-").replace("/", "-")
+        return self.out or Path("results/curvature") / file_name(self.task)
 
     def interrupted(self) -> str:
         """What Ctrl-C leaves."""

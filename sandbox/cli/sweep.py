@@ -8,6 +8,7 @@ from pathlib import Path
 from tyro.conf import Positional, UseAppendAction
 
 from sandbox.cli import interrupt, screen
+from sandbox.literal import file_name
 
 
 @dataclasses.dataclass
@@ -71,7 +72,7 @@ class Sweep(interrupt.Command):
     def _folder(self) -> Path:
         names = [text.partition("=")[0].strip() for text in self.vary]
         name = "-".join(["sweep", Path(self.recipe).stem, self.task, *names])
-        return self.out or Path("results") / name.replace(":", "-").replace("/", "-")
+        return self.out or Path("results") / file_name(name)
 
     def interrupted(self) -> str:
         """What Ctrl-C leaves."""

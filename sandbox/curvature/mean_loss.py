@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
+from sandbox.distributed.shards import check_whole
+
 Loss = Callable[[Any, Any], Tensor]
 
 
@@ -46,12 +48,13 @@ class MeanLoss:
 
     leaves: the parameters, detached, in the order of the tree.  batches: pairs (w_b, batch_b), Σ w_b = 1.
     batch: as `several` takes it.
-    Raises TypeError for parameters that are not all float32 or all float64 tensors on one device, and what `several` raises;
-    ValueError for a loss that is not a finite 0-d tensor, is random, or does not depend on the parameters.
+    Raises TypeError for parameters that are not all float32 or all float64 tensors on one device, for DTensors, and what
+    `several` raises; ValueError for a loss that is not a finite 0-d tensor, is random, or does not depend on the parameters.
     """
 
     def __init__(self, loss: Loss, params: Any, batch: Any) -> None:
         found, self.tree = pytree.tree_flatten(params)
+        check_whole(found, "curvature")
         kinds = {f"{x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__ for x in found}
         if len(kinds) != 1 or not isinstance(found[0], Tensor) or found[0].dtype not in (torch.float32, torch.float64):
             raise TypeError(

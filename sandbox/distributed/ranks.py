@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -22,6 +22,12 @@ from sandbox import suggest
 from sandbox.distributed.sums import MAX, SUM, Pending
 
 T = TypeVar("T")
+
+
+class Lost(RuntimeError):
+    """A collective has failed, since a rank does not take part any more."""
+
+
 ANSWER = datetime.timedelta(seconds=10)  # how long survivors wait for each other before they name who is missing
 
 
@@ -50,7 +56,6 @@ class Ranks:
         self.group, self.size = group, dist.get_world_size(group)
         on_gpu = dist.get_backend(group) == "nccl" and device.type == "cpu"  # parameters that are offloaded
         self.device = torch.device("cuda") if on_gpu else device
-        self.collectives = 0  # made so far
         self._steps = 0
         self._plan: Any = None
         self._expected: list[tuple[Any, int]] = [
@@ -157,12 +162,15 @@ class Ranks:
         self._collective(lambda: dist.all_reduce(vector, kind, group))
 
     def _collective(self, run: Any) -> None:
-        """Raises RuntimeError, naming the ranks that are missing, where the collective fails."""
-        self.collectives += 1
-        try:
-            run()
-        except RuntimeError as error:
-            raise RuntimeError(f"step {self._steps}: {missing(self.group, str(self._steps))}") from error
+        collective(run, self.group, f"step {self._steps}")
+
+
+def collective(run: Callable[[], Any], group: ProcessGroup, occasion: str) -> None:
+    """Calls what makes a collective.  Raises Lost, naming the ranks that are missing, where it fails."""
+    try:
+        run()
+    except RuntimeError as error:
+        raise Lost(f"{occasion}: {missing(group, occasion)}") from error
 
 
 def missing(group: ProcessGroup, occasion: str) -> str:

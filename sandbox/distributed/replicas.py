@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -10,15 +11,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from sandbox.distributed.ranks import collective
+
 HOW = (
     "sandbox.Optimizer(…, process_group=torch.distributed.group.WORLD), or the group of this rank's replicas "
     "(torch.distributed.new_group([rank]) for a rank that trains alone)"
 )
 
 
-def several() -> bool:
-    """Whether this process is one of several."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+def several(group: ProcessGroup | None = None) -> bool:
+    """Whether this process is one of several, in a group or at all."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
 def partitioning() -> ProcessGroup | None:
@@ -45,7 +48,7 @@ def average(tensors: list[Tensor | None], likes: list[Tensor], group: ProcessGro
         parts = [torch.zeros_like(likes[i]) if (t := tensors[i]) is None else t for i in places]
         present = torch.tensor([tensors[i] is not None for i in places], dtype=kind[0], device=kind[1])
         vector = torch.cat([present, *(part.reshape(-1) for part in parts)])
-        dist.all_reduce(vector, group=group)
+        collective(functools.partial(dist.all_reduce, vector, group=group), group, "averaging over replicas")
         owners, values = vector[: len(places)].tolist(), vector[len(places) :] / dist.get_world_size(group)
         for i, owned, value in zip(places, owners, values.split([p.numel() for p in parts]), strict=True):
             means[i] = value.view(likes[i].shape) if owned else None

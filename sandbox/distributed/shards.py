@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -44,6 +45,12 @@ class Part:
 def is_sharded(p: Tensor) -> bool:
     """Whether `p` is a DTensor."""
     return type(p) not in _PLAIN and hasattr(p, "device_mesh") and hasattr(p, "placements")
+
+
+def check_whole(tensors: Iterable[Any], what: str) -> None:
+    """Raises TypeError where some of them are DTensors."""
+    if any(map(is_sharded, tensors)):
+        raise TypeError(f"{what} needs whole tensors, and of a DTensor each rank has a part; give its full_tensor()")
 
 
 def local(p: Tensor) -> Tensor:

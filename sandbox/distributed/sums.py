@@ -24,11 +24,15 @@ _METADATA = {getattr(Tensor, name).__get__ for name in ("shape", "dtype", "devic
 
 @dataclasses.dataclass
 class Pending:
-    """This rank's part of a sum or maximum.  groups: over which ranks it goes, one group after another; none: all of them."""
+    """This rank's part of a sum or maximum.  groups: over which ranks it goes, one group after another; none: all of them.
+
+    check: it is asked for only because it is finite where the gradients are.
+    """
 
     value: Tensor
     op: str = SUM
     groups: tuple[ProcessGroup, ...] = ()
+    check: bool = False
 
 
 class Suspended(Exception):

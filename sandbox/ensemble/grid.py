@@ -50,10 +50,12 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
                 other = grad(loss)(params, batch)
             inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
         seen: dict[int, views.View] = {}
-        sizes = [p.numel() for p in pytree.tree_leaves(params)]
+        leaves = pytree.tree_leaves(params)
+        sizes = [p.numel() for p in leaves]
 
         def observe(members: list[int], x: Any) -> None:
-            parts = views.split(views.of(recipe, x), [sizes[i] for i in members])
+            own = recipe.of(leaves[members[0]])
+            parts = views.split(views.of(own, x), [sizes[i] for i in members])
             seen.update(zip(members, parts, strict=True))
 
         state, params = recipe.update(state, params, grads, lr=lr, observe=observe if probes else None, **inputs)

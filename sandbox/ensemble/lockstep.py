@@ -40,7 +40,8 @@ class Lockstep:
         one = pytree.tree_map(lambda p: p[0, 0], self.params)
         state = self.recipe.init(one)
         self.state = pytree.tree_map(lambda s: s.expand(len(seeds), configs, *s.shape).clone(), state)
-        if group.varied and any(block.initial(name) for _, block in self.recipe.blocks() for name in block.state):
+        every = [pair for r in (self.recipe, self.recipe.for_vectors) for pair in r.blocks()]
+        if group.varied and any(block.initial(name) for _, block in every for name in block.state):
             # numbers that differ may be in the first state
             rows = zip(*(v.tolist() for v in group.varied), strict=True)
             states = grid.stack([group.recipe(numbers).init(one) for numbers in rows])
@@ -152,9 +153,8 @@ class Lockstep:
             recipe = parts.at(self.group.recipe(varied), t)
             leaves, spec = pytree.tree_flatten(params)
             masks = [mask_of(recipe, own, p) for own, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
-            if any(mask is None for mask in masks):
-                return torch.full((), math.nan, dtype=torch.float64)
-            return torch.cat([m.reshape(-1) for m in masks if m is not None]).to(torch.float64).mean()
+            floors = [m.reshape(-1) for m in masks if m is not None]
+            return torch.cat(floors).to(torch.float64).mean() if floors else torch.full((), math.nan, dtype=torch.float64)
 
         if not t:
             return np.full(seeds * configs, np.nan)

@@ -66,7 +66,7 @@ def groups(configs: Sequence[Config]) -> list[Group]:
     """Configurations of equal structure together; numbers that all of them share stay numbers."""
     found: dict[Any, tuple[Any, list[int], list[list[Any]]]] = {}
     for place, config in enumerate(configs):
-        leaves, spec = pytree.tree_flatten(dataclasses.replace(config.recipe, lr=0.0))
+        leaves, spec = pytree.tree_flatten(config.recipe.at_rate(1.0))
         _, places, rows = found.setdefault(structure(spec), (spec, [], []))
         places.append(place)
         rows.append([float(leaf) for leaf in leaves])

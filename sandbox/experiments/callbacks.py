@@ -14,8 +14,8 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from sandbox.experiments.manifest import slug
 from sandbox.experiments.store import SCHEMA
+from sandbox.literal import file_name
 
 
 class CSV:
@@ -52,7 +52,7 @@ class TensorBoard:
             return
         key = row["run"]
         if key not in self._writers:
-            name = f"{slug(row['variant'])}-{row['seed']}-{key}"
+            name = f"{file_name(row['variant'])}-{row['seed']}-{key}"
             self._writers[key] = SummaryWriter(str(self.folder / name), flush_secs=10)
         for name, value in row.items():
             known = name.startswith(("train_", "validation_", "test_")) or name == "floor_occupancy"

@@ -26,6 +26,7 @@ from sandbox.experiments.search import Trial, Tuner
 from sandbox.experiments.settings import Options
 from sandbox.experiments.unit import Failed, Look
 from sandbox.experiments.work import Callback, Progress, Work
+from sandbox.literal import file_name
 from sandbox.tasks import Task
 
 
@@ -53,6 +54,7 @@ def compare(
     device: str = "cpu",
     compile_model: bool = False,
     threads: int = 1,
+    ranks: int = 1,
     time_limit: float | None = None,
     probes: Sequence[Any] = (),
     every: int = 10,
@@ -76,7 +78,8 @@ def compare(
     evaluations: points of a curve; or evaluate_every: updates between two of them, or "epoch".
     vectorised: make the runs of a recipe together, by `sandbox.ensemble`, where backend is "eager" and recipe and task can:
         the same numbers to rounding, several times faster; "ms/step" is then a run's share.
-    accumulate, autocast, state_dtype, device, compile_model, threads, time_limit: see `sandbox.experiments.run.Options`.
+    accumulate, autocast, state_dtype, device, compile_model, threads, ranks, time_limit: see
+        `sandbox.experiments.settings.Options`.
     probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`; they look on in every run of a
         recipe, and their values go into `Comparison.probes` and probes.parquet.
     out: folder, default results/<task>.  Runs that are there already are not repeated; a folder of `sandbox.sweep` is refused.
@@ -88,13 +91,13 @@ def compare(
     Raises ValueError for unknown names and impossible numbers, RuntimeError where every variant failed.
     """
     options = Options(accumulate=accumulate, autocast=autocast, state_dtype=state_dtype, device=device,
-                      compile_model=compile_model, threads=threads, time_limit=time_limit)  # fmt: skip
+                      compile_model=compile_model, threads=threads, ranks=ranks, time_limit=time_limit)  # fmt: skip
     made = plan(
         recipes, task, seeds=seeds, tuning_seeds=tuning_seeds, rates=rates, spacing=spacing, search=search, tuner=tuner,
         trials=trials, steps=steps, warmup=warmup, schedule=schedule, evaluations=evaluations, evaluate_every=evaluate_every,
         backend=backend, vectorised=vectorised, options=options, probes=probes, every=every, reuse=reuse,
     )  # fmt: skip
-    folder = Path(out) if out is not None else Path("results") / manifest.slug(made.task.name)
+    folder = Path(out) if out is not None else Path("results") / file_name(made.task.name)
     manifest.read(folder, "compare")  # or it is another command's folder
     total = len(made.methods) * (made.trials * made.tuning_seeds * made.tuned + made.seeds)
     with executors.workers(jobs, executor) as who:

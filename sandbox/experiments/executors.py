@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from typing import Any
 
 import cloudpickle
 
+from sandbox.distributed import launch
 from sandbox.experiments import identity
 from sandbox.experiments.run import Row
 from sandbox.experiments.store import Claims, Store
@@ -77,6 +78,7 @@ def execute(
             todo = others
     finally:
         claims.close()
+        launch.close()
 
 
 @contextlib.contextmanager
@@ -216,15 +218,7 @@ def _listen(told: Any, environment: dict[str, str]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.clear()
     os.environ.update(environment)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """No worker goes on after its parent has been killed."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=launch.end_with_parent, daemon=True).start()
 
 
 def _remote(shared: bytes, packed: bytes, name: str) -> bytes:

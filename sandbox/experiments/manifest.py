@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 from importlib import metadata
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 # what only this command's manifest names
 MARKS = {"compare": "grids", "sweep": "vary", "inspect": "samples"}
-
-
-def slug(name: str) -> str:
-    """A name as a folder's: other characters than letters, digits, dots and dashes become dashes."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "task"
 
 
 def of_plan(plan: Plan) -> dict[str, Any]:

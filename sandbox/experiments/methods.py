@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 
 from sandbox import lookup
 from sandbox.blocks import Block
@@ -65,7 +66,7 @@ class Ours:
 
     def parts(self) -> Any:
         """The objects on whose code a run depends."""
-        fields = [getattr(self.recipe, f.name) for f in dataclasses.fields(self.recipe) if f.name not in ("name", "lr")]
+        fields = [_fields(self.recipe), _fields(self.recipe.vectors)] if self.recipe.vectors else _fields(self.recipe)
         return [fields, self.recipe.lr if self.moving else None]
 
     def text(self) -> str:
@@ -96,8 +97,16 @@ class Ours:
             return False
         return True
 
-    def make(self, groups: Groups, lr: float, seed: int, backend: Any, state_dtype: str | None = None) -> list[Any]:
-        """The optimizer of a run."""
+    def make(
+        self,
+        groups: Groups,
+        lr: float,
+        seed: int,
+        backend: Any,
+        ranks: ProcessGroup | None = None,
+        state_dtype: str | None = None,
+    ) -> list[Any]:
+        """The optimizer of a run.  ranks: that make it together, as replicas."""
         dtype = None if state_dtype is None else getattr(torch, state_dtype)
         recipe, rate = self.recipe, lr
         known = paths(recipe)
@@ -108,7 +117,12 @@ class Ours:
                 own["lr"] = scaled(recipe.lr, lr * group["lr_factor"]) if self.moving else rate * group["lr_factor"]
             made.append(own)
         rate = scaled(recipe.lr, lr) if self.moving else lr
-        return [Optimizer(made, recipe, lr=rate, backend=backend, state_dtype=dtype, seed=seed)]
+        options = {"backend": backend, "state_dtype": dtype, "seed": seed, "process_group": ranks}
+        return [Optimizer(made, recipe, lr=rate, **options)]
+
+
+def _fields(recipe: Recipe) -> list[Any]:
+    return [getattr(recipe, f.name) for f in dataclasses.fields(recipe) if f.name not in ("name", "lr", "vectors")]
 
 
 def scaled(rate: Any, factor: float) -> Any:

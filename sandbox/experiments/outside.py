@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 
 from sandbox import imports, lookup, suggest
 from sandbox.forms import toml
@@ -134,9 +135,15 @@ class Outside:
         return True
 
     def make(
-        self, groups: list[dict[str, Any]], lr: float, seed: int, backend: Any, state_dtype: str | None = None
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        seed: int,
+        backend: Any,
+        ranks: ProcessGroup | None = None,
+        state_dtype: str | None = None,
     ) -> list[Any]:
-        """The optimizers of a run, which step one after another; `backend` and `state_dtype` are only the recipes'."""
+        """The optimizers of a run, which step one after another; `backend`, `ranks` and `state_dtype` are only the recipes'."""
         mine: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
         for group in groups:
@@ -149,11 +156,12 @@ class Outside:
         if others:
             rest_lr = float(self.rest.lr) * lr / self.lr
             if isinstance(self.rest, Outside):
-                made += self.rest.make(others, rest_lr, seed, backend, state_dtype)
+                made += self.rest.make(others, rest_lr, seed, backend, ranks, state_dtype)
             else:
                 plain = [{"params": g["params"]} for g in others]
                 dtype = None if state_dtype is None else getattr(torch, state_dtype)
-                made.append(Optimizer(plain, self.rest, lr=rest_lr, backend=backend, state_dtype=dtype, seed=seed))
+                options = {"backend": backend, "state_dtype": dtype, "seed": seed, "process_group": ranks}
+                made.append(Optimizer(plain, self.rest, lr=rest_lr, **options))
         return made
 
     def _made(self, groups: list[dict[str, Any]], lr: float) -> Any:

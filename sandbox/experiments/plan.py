@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox import backends, schedules, suggest, tasks
-from sandbox.experiments import identity, vectorised
+from sandbox.experiments import identity, shares, vectorised
 from sandbox.experiments import search as searching
 from sandbox.experiments.methods import Method, Ours, methods
 from sandbox.experiments.settings import Options, Run
@@ -174,6 +174,11 @@ def plan(
         backend, vectorised, options, tuple(find(probes).values()), every, reuse,
     )  # fmt: skip
     _check_search(result)
+    if options.ranks > 1:
+        own = [m.name for m in found if isinstance(m, Ours) and m.recipe.sees_rows]
+        if own:
+            raise ValueError(f"ranks={options.ranks}: {own[0]} draws labels or takes factors of layers, on each share its own")
+        shares.check(made, options.ranks)
     return result
 
 

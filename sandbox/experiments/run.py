@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 
 from sandbox import probes, schedules
 from sandbox.experiments.methods import Method, Ours
 from sandbox.experiments.settings import Run
+from sandbox.experiments.shares import Shares
 from sandbox.tasks import Task
 from sandbox.tasks.streams import Generators
 
@@ -29,26 +31,32 @@ Tell = Callable[[int, Row | None], None]  # called with the updates made since t
 
 
 def train(
-    task: Task, method: Method, run: Run, watch: probes.Watch | None = None, tell: Tell = lambda n, row: None
+    task: Task,
+    method: Method,
+    run: Run,
+    watch: probes.Watch | None = None,
+    tell: Tell = lambda n, row: None,
+    group: ProcessGroup | None = None,
 ) -> list[Row]:
     """Makes the run; a row an evaluation: step, losses, metrics, floor occupancy, gradient evaluations, and at the end the
     test split.
 
     watch: probes to measure with; its rows are its own.  tell: hears of updates and of every row but the last as they come.
+    group: the ranks that make the run together, each of which calls this.
     A loss or gradient that is not finite ends the run: it has diverged, its losses are infinite from then on, its metrics NaN.
     """
     with threads(run.options.threads):
         if not method.allows(run.lr):  # a rate of the grid is then lost, not an end of everything
             tell(run.steps, None)
             return never(run)
-        return _Training(task, method, run, watch).rows(tell)
+        return _Training(task, method, run, watch, Shares(task, group)).rows(tell)
 
 
 class _Training:
     """Network, optimizers and streams of a run."""
 
-    def __init__(self, task: Task, method: Method, run: Run, watch: probes.Watch | None) -> None:
-        self.task, self.method, self.run = task, method, run
+    def __init__(self, task: Task, method: Method, run: Run, watch: probes.Watch | None, shares: Shares) -> None:
+        self.task, self.method, self.run, self.shares = task, method, run, shares
         self.device = torch.device(run.options.device)
         self.noise = Generators(run.seed, "noise")
         self.model = task.start(run.seed)
@@ -56,7 +64,8 @@ class _Training:
         if self.network:
             self.model.to(self.device)
         self.called = torch.compile(self.model) if run.options.compile_model and self.network else self.model
-        self.optimizers = method.make(task.groups(self.model), run.lr, run.seed, run.way, run.options.state_dtype)
+        self.optimizers = method.make(task.groups(self.model), run.lr, run.seed, run.way, shares.group, run.options.state_dtype)
+        self.params = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
         if watch is not None and isinstance(method, Ours):
             self.optimizers[0].watch = watch
         made = (schedules.of_run(o, run.steps, run.warmup, run.schedule) for o in self.optimizers)
@@ -77,7 +86,8 @@ class _Training:
                 break
             for scheduler in self.schedulers:
                 scheduler.step()
-            stopped = run.options.time_limit is not None and time.perf_counter() - began > run.options.time_limit
+            if run.options.time_limit is not None:
+                stopped = self.shares.any(time.perf_counter() - began > run.options.time_limit)
             if step in stops or stopped:
                 rows.append(self._row(step))
                 diverged = not math.isfinite(rows[-1]["train_loss"])
@@ -116,14 +126,15 @@ class _Training:
                 optimizer.zero_grad()
             total: Any = 0.0
             for batch in batches:
+                mine, weight = self.shares.of(batch)
                 with self._autocast():
-                    loss = self.task.loss(self.called, batch) / len(batches)
+                    loss = self.task.loss(self.called, mine) / (len(batches) / weight)
                 if self.method.second_order:
                     total = total + loss
                 else:
                     loss.backward()
                     total = total + loss.detach()
-            return total
+            return total if self.method.second_order else self.shares.average(self.params, total)
 
         first, *others = self.optimizers
         try:
@@ -133,6 +144,8 @@ class _Training:
                     optimizer.step()
         except FloatingPointError:
             return False
+        if self.method.second_order:
+            loss = self.shares.average([], loss)
         return math.isfinite(float(torch.as_tensor(loss).detach()))
 
     def _autocast(self) -> Any:
@@ -157,10 +170,12 @@ class _Training:
         train, validation = self._evaluate("train")[0], self._evaluate("validation")
         floor = probes.floor_occupancy(self.optimizers[0]) if isinstance(self.method, Ours) else None
         made = row(self.task, step, train, validation, floor, self.gradients)
-        return {**made, "state_words": self.method.words() if isinstance(self.method, Ours) else self._words()}
+        return {**made, "state_words": self._words()}
 
     def _words(self) -> float:
-        """State numbers a parameter, as the optimizers hold them."""
+        """State numbers a parameter: a recipe's, or as the optimizers hold them."""
+        if isinstance(self.method, Ours):
+            return self.method.recipe.words(p.shape for group in self.optimizers[0].param_groups for p in group["params"])
         held = params = 0
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:

@@ -27,11 +27,13 @@ class Options:
     """torch.compile the network."""
     threads: int = 1
     """Of the CPU, for a run; sums depend on their number."""
+    ranks: int = 1
+    """Processes that make a run together, each on its share of every batch: the same numbers to rounding."""
     time_limit: float | None = None
     """Seconds after which a run ends, as it then stands."""
 
     def __post_init__(self) -> None:
-        for name in ("accumulate", "threads"):
+        for name in ("accumulate", "threads", "ranks"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -40,6 +42,8 @@ class Options:
                 raise ValueError(f'{name} must be None or "bfloat16", got {dtype!r}')
         if self.time_limit is not None and not 0 < self.time_limit < math.inf:
             raise ValueError(f"time_limit must be a number of seconds above 0, got {self.time_limit!r}")
+        if self.ranks > 1 and self.device != "cpu":
+            raise ValueError(f"ranks={self.ranks} train on the CPU, got device={self.device!r}")
         if self.device != "cpu":
             import torch
 

@@ -6,10 +6,15 @@ import dataclasses
 import functools
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
 
+from torch.distributed import ProcessGroup
+
 from sandbox import suggest
+from sandbox.distributed import launch
+from sandbox.distributed.ranks import Lost
 from sandbox.experiments import identity, vectorised
 from sandbox.experiments.methods import Method
 from sandbox.experiments.run import Row, train
@@ -96,8 +101,18 @@ class _OfListener(BaseException):
     """Carries what a listener raised through `made`: it is no failure of a run."""
 
 
-def made(task: Task, unit: Unit, look: Look, tell: vectorised.Tell = lambda place, n, row: None) -> list[Found] | Failure:
-    """Makes a unit.  An error of whatever it runs becomes a Failure; one of `tell` is raised."""
+def made(
+    task: Task,
+    unit: Unit,
+    look: Look,
+    tell: vectorised.Tell = lambda place, n, row: None,
+    group: ProcessGroup | None = None,
+) -> list[Found] | Failure:
+    """Makes a unit.  An error of whatever it runs becomes a Failure; one of `tell` is raised.
+
+    group: the ranks that make it together, of which this process is one.  Without one, they are started where runs ask for
+    ranks; BrokenExecutor is raised where one of them dies.
+    """
     run = unit.runs[0]
 
     def told(place: int, n: int, row: Row | None) -> None:
@@ -109,19 +124,34 @@ def made(task: Task, unit: Unit, look: Look, tell: vectorised.Tell = lambda plac
     try:
         if run.way == vectorised.TOGETHER:
             return vectorised.train(task, unit.method, unit.runs, look.probes, look.every, told)  # type: ignore[arg-type]
+        if run.options.ranks > 1 and group is None:
+            return _by_ranks(task, unit, look, told)
         found = []
         for place, run in enumerate(unit.runs):
             watch = look.watch(task, run)
-            rows = train(task, unit.method, run, watch, functools.partial(told, place))
+            rows = train(task, unit.method, run, watch, functools.partial(told, place), group)
             found.append((rows, watch.rows if watch else []))
         return found
-    except (MemoryError, OSError):
+    except (MemoryError, OSError, BrokenExecutor, Lost):
         raise
     except _OfListener as error:
         raise error.__cause__ or error from None
     except Exception as error:
         what = f"lr {run.lr:.6g}, seed {run.seed}"
         return Failure(unit.method.name, what, suggest.short(error), _theirs(error), "".join(traceback.format_exception(error)))
+
+
+def _by_ranks(task: Task, unit: Unit, look: Look, tell: vectorised.Tell) -> list[Found] | Failure:
+    """What rank 0 gives.  Raises RuntimeError where another one gives something else: then they were no replicas."""
+    found = launch.together(
+        unit.runs[0].options.ranks, made, task, unit, look, tell=tell, failed=lambda result: isinstance(result, Failure)
+    )
+    if isinstance(found[0], Failure):
+        return found[0]
+    numbers = [[[{**row, "seconds_a_step": None} for row in rows] for rows, _ in each] for each in found]
+    if any(repr(each) != repr(numbers[0]) for each in numbers):
+        raise RuntimeError("the ranks of a run have come to different rows: something in its task is not drawn from the seed")
+    return found[0]
 
 
 def _theirs(error: BaseException) -> str:

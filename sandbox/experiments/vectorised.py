@@ -36,6 +36,8 @@ def why_not(task: Task, method: Method, schedule: Any, options: Options) -> str 
         return "the schedule is a function"
     if changed := options.needs_a_loop():
         return f"{changed} set"
+    if method.recipe.basis.factors:
+        return "its factors are seen while layers are called"
     return network(task) or refusal(method.recipe, task)
 
 
@@ -121,21 +123,21 @@ def _together(
 
 def _rows(task: Task, recipe: Recipe, run: Run, found: ensemble.Ensemble, i: int, seconds: float) -> list[Row]:
     rows, first, diverged = list[Row](), int(found.diverged[i]), bool(found.diverged[i])
+    params = {name: p[i] for name, p in found.params.items()}
+    words = recipe.words(p.shape for p in params.values())
     for k, step in enumerate(found.at):
         values = {name: float(column[i, k]) for name, column in found.evaluations.items()}
         if step and ((first and step >= first) or not math.isfinite(values["train_loss"])):
             diverged = True
             break
-        rows.append(_row(task, recipe, step, values))
-    params = {name: p[i] for name, p in found.params.items()}
+        rows.append({**_row(task, recipe, step, values), "state_words": words})
     return single.finished(rows, run, diverged, seconds, functools.partial(_test, task, params))
 
 
 def _row(task: Task, recipe: Recipe, step: int, values: dict[str, float]) -> Row:
     floor, train_loss = values.pop("floor_occupancy"), values.pop("train_loss")
     gradients = step * recipe.evaluations
-    made = single.row(task, step, train_loss, list(values.values()), None if math.isnan(floor) else floor, gradients)
-    return {**made, "state_words": float(recipe.state_words)}
+    return single.row(task, step, train_loss, list(values.values()), None if math.isnan(floor) else floor, gradients)
 
 
 def _test(task: Task, params: dict[str, Any]) -> tuple[float, ...]:

@@ -40,6 +40,12 @@ def loads(text: str) -> Recipe:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"not a recipe in TOML: {error}") from error
+    return _recipe(table)
+
+
+def _recipe(table: Any) -> Recipe:
+    if not isinstance(table, dict):
+        raise ValueError(f"a recipe is a table of slots, got {table!r}")
     known = {f.name for f in dataclasses.fields(Recipe)}
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -47,6 +53,8 @@ def loads(text: str) -> Recipe:
             raise ValueError(suggest.unknown("key of a recipe", key, known))
         if key == "gradient":
             values[key] = tuple(_block(row, key) for row in (value if isinstance(value, list) else [value]))
+        elif key == "vectors":
+            values[key] = _recipe(value)
         else:
             values[key] = _value(value, key) if key in (*SLOTS, "lr") else value
     return Recipe(**values)
@@ -63,9 +71,10 @@ def _table(owner: Any) -> dict[str, Any]:
     table: dict[str, Any] = {} if isinstance(owner, Recipe) else {"block": _path(type(owner))}
     for field in dataclasses.fields(owner):
         value = getattr(owner, field.name)
-        if isinstance(value, blocks.Divide | blocks.Successive):  # defaults, older than their slots: texts stay as they were
+        # defaults, younger than texts, which stay as they were
+        if isinstance(value, blocks.Divide | blocks.Standard | blocks.Successive):
             continue
-        if isinstance(value, Block):
+        if isinstance(value, Block | Recipe):
             table[field.name] = _table(value)
         elif isinstance(value, tuple):
             table[field.name] = [_table(v) if isinstance(v, Block) else v for v in value]

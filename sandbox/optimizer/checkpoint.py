@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from sandbox import parts
-from sandbox.blocks import Divide, Successive
+from sandbox.blocks import Divide, Standard, Successive
 from sandbox.blocks.number import is_function
 from sandbox.distributed import shards
 from sandbox.optimizer import groups
@@ -15,12 +15,16 @@ from sandbox.optimizer.cohorts import complete
 from sandbox.recipe import Recipe
 
 # What checkpoints from before these were slots do not name.
-_UNNAMED = {"solve": parts.structure(Divide()), "pairs": parts.structure(Successive())}
+_UNNAMED = {
+    "solve": parts.structure(Divide()),
+    "pairs": parts.structure(Successive()),
+    "basis": parts.structure(Standard()),
+}
 
 
 def pack(state_dict: dict[str, Any], param_groups: list[dict[str, Any]]) -> dict[str, Any]:
     """torch's state_dict as a snapshot, each recipe as the texts of its slots; of DTensors the states are DTensors too."""
-    owners = [(groups.recipe_of(group), p) for group in param_groups for p in group["params"]]
+    owners = [(groups.recipe_of(group).of(p), p) for group in param_groups for p in group["params"]]
     packed = [
         {**groups.plain(group), "recipe": {"name": groups.recipe_of(group).name, **_structure(group)}}
         for group in state_dict["param_groups"]
@@ -87,7 +91,7 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
             by_name = dict(zip(there, keys, strict=True))
             keys = [by_name[name] for name in names]
         shown = [groups.name(mine, index, i) for i in range(len(params))]
-        found += [(groups.recipe_of(group), key, p, name) for key, p, name in zip(keys, params, shown, strict=True)]
+        found += [(groups.recipe_of(group).of(p), key, p, name) for key, p, name in zip(keys, params, shown, strict=True)]
     return found
 
 

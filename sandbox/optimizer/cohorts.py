@@ -34,16 +34,17 @@ class Cohorts:
     ) -> None:
         self._base, self._params, self._present = group["recipe"], list(group["params"]), present
         self._locals, self._sharded = list(map(shards.local, self._params)), any(map(shards.is_sharded, self._params))
-        found: dict[tuple[float, ...], list[int]] = {}
+        found: dict[tuple[Any, ...], list[int]] = {}
         for i, p in enumerate(self._params):
             if present[i] and p.numel():
                 complete(recipe, p, states, name(i), state_dtype)
-                found.setdefault(tuple(float(states[p][key]) for key in recipe.host_names), []).append(i)
-        self.each = []
-        for numbers, places in found.items():
+                own = recipe.of(p)
+                found.setdefault((own is recipe.matrices, *(float(states[p][key]) for key in own.host_names)), []).append(i)
+        self.each, self._kinds = [], [kind for kind, *_ in found]
+        for (_, *numbers), places in found.items():
             whole = [self._params[i] for i in places]
             parts = None if part is None else list(map(part, whole))
-            last = dict(zip(recipe.host_names, numbers, strict=True))
+            last = dict(zip(recipe.of(whole[0]).host_names, numbers, strict=True))
             self.each.append(Cohort(places, [self._locals[i] for i in places], [states[p] for p in whole], last, name, parts))
 
     def still_valid(self, group: dict[str, Any], present: list[bool]) -> bool:
@@ -53,7 +54,8 @@ class Cohorts:
         # fully_shard exchanges them, where a model is cast
         if self._sharded and not same_objects(map(shards.local, self._params), self._locals):
             return False
-        return all(c.unchanged() for c in self.each) and len({tuple(c.last.values()) for c in self.each}) == len(self.each)
+        now = {(kind, *c.last.values()) for kind, c in zip(self._kinds, self.each, strict=True)}
+        return all(c.unchanged() for c in self.each) and len(now) == len(self.each)
 
 
 def same_objects(one: Iterable[Any], two: Iterable[Any]) -> bool:
@@ -71,6 +73,7 @@ def complete(recipe: Recipe, p: Tensor, states: States, name: str, state_dtype: 
     """
     if not isinstance(states[p], dict):
         states[p] = dict(states[p])
+    recipe = recipe.of(p)
     state, kinds, part = states[p], recipe.state_kinds(), shards.local(p)
     fresh = None
     for key in (*recipe.host_names, *kinds):

@@ -30,6 +30,10 @@ def check(p: Tensor, name: str, recipe: Recipe, backend: Backend, dealt: Process
             f"recipe {recipe.name!r} needs Hessian-vector products, which no rank can form of parameter {name} alone: train "
             "replicas (DistributedDataParallel) with process_group=, or take a first-order recipe"
         )
+    if shards.is_sharded(p) and (recipe.inputs or recipe.looks_again):
+        raise ValueError(f"recipe {recipe.name!r} needs two gradients a step, which a DTensor ({name}) does not take")
+    if shards.is_sharded(p) and recipe.of(p).alone:
+        raise ValueError(f"recipe {recipe.name!r} needs whole matrices, and of parameter {name} each rank has a part")
     if shards.is_sharded(p) and (getattr(backend, "flat", False) or getattr(backend, "mode", None)):
         raise ValueError(f"parameter {name} is a DTensor, which flat=True and torch.compile's modes do not take")
     if (shards.is_sharded(p) or (dealt is not None and recipe.scope == "global")) and not hasattr(backend, "phases"):
@@ -75,11 +79,13 @@ def rounds(
     totals = [total for _, cohort, step in planned for total in backend.load(cohort, step, check=finite is not None)]
     runs = lockstep([_run(backend, cohort, step) for _, cohort, step in planned])
     asked, finish = advance(runs, None)
+    totals += [pending.value for pending in asked if pending.check]
     first = [] if finite is None else [Pending(_added(totals))]
-    answers = yield dataclasses.replace(common, pending=[*first, *asked])
+    answers = yield dataclasses.replace(common, pending=[*first, *(pending for pending in asked if not pending.check)])
     if finite is not None and not finite(answers[:1]):
         return []
-    answers = answers[len(first) :]
+    others = iter(answers[len(first) :])
+    answers = [pending.value if pending.check else next(others) for pending in asked]
     while finish is None:
         asked, finish = advance(runs, answers)
         if finish is None:

@@ -34,7 +34,8 @@ def paths(recipe: Recipe) -> dict[str, str]:
     """Name in a parameter group -> dotted path of the hyperparameter, for all of a recipe but lr."""
     names = [path for path in recipe.hyperparameters() if path.partition(".")[0] != "lr"]
     moment = next((path for path in names if path.count(".") == 1 and path.startswith("moment.")), None)
-    decay = next(iter(sorted(path for path in names if path.endswith(".weight_decay"))), None)
+    own = (path for path in names if path.endswith(".weight_decay") and not path.startswith("vectors."))
+    decay = next(iter(sorted(own)), None)
     return {{moment: "momentum", decay: "weight_decay"}.get(path, path): path for path in names}
 
 
@@ -120,8 +121,12 @@ def filled(group: dict[str, Any], recipe: Recipe, given: dict[str, Any]) -> dict
     Tensors are copied: one that two groups share would be changed twice by a scheduler.
     """
     made = {**OWN_ENTRIES, **hyperparameters(recipe)}
-    made |= {name: value for name, value in given.items() if name in made}
-    made |= {**group, "recipe": recipe}
+    chosen = {**given, **group}
+    made |= {name: value for name, value in chosen.items() if name in made or name in group}
+    made["recipe"] = recipe
+    if "weight_decay" in chosen:  # said of all tensors of the group
+        inner = [name for name in made if name.startswith("vectors.") and name.endswith(".weight_decay")]
+        made |= {name: chosen.get(name, made["weight_decay"]) for name in inner}
     for name, value in made.items():
         if isinstance(value, Tensor) and name != "params":
             if value.numel() != 1:

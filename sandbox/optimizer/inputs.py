@@ -16,7 +16,8 @@ from torch.distributed import ProcessGroup
 
 from sandbox import generators, hessian, labels, pure, rounding
 from sandbox.composition import AGAIN
-from sandbox.distributed import replicas, shards
+from sandbox.distributed import replicas
+from sandbox.optimizer import factors
 from sandbox.recipe import Recipe
 
 Closure = Callable[[], Any]
@@ -42,11 +43,12 @@ class Evaluation:
         self.groups = list(zip(param_groups, recipes, strict=True))
         self.inputs: dict[str, ByParameter] = {}
         self.loss: Any = None
-        for group, recipe in self.groups:
-            if recipe.second_order and any(map(shards.is_sharded, group["params"])):
-                raise ValueError(f"recipe {recipe.name!r} needs Hessian-vector products, which cannot be taken of shards")
-            if (recipe.inputs or recipe.looks_again) and any(map(shards.is_sharded, group["params"])):
-                raise ValueError(f"recipe {recipe.name!r} needs more than one gradient a step, which shards do not give yet")
+        for _, recipe in self.groups:
+            if recipe.sees_rows and replicas.several(self.replicas):
+                raise RuntimeError(
+                    f"recipe {recipe.name!r} draws labels for a batch or takes factors of layers on it, each rank its own: "
+                    "it cannot be trained by replicas"
+                )
             if recipe.second_order and self.replicas is None and replicas.several():
                 raise RuntimeError(
                     f"recipe {recipe.name!r} takes its gradients from the loss itself, past DistributedDataParallel, so it "
@@ -56,17 +58,25 @@ class Evaluation:
             for recipe in recipes:
                 if recipe.second_order:
                     raise RuntimeError(f"recipe {recipe.name!r}: {hessian.HOW}")
-                if recipe.inputs or recipe.looks_again:
+                if recipe.inputs or recipe.looks_again or recipe.basis.factors:
                     raise RuntimeError(f"recipe {recipe.name!r} {NO_CLOSURE}")
             return
         self.attached = any(recipe.second_order for recipe in recipes)  # the closure leaves backward() to the step
         self.params = [p for group in param_groups for p in group["params"] if p.requires_grad]
-        twice = any("sampled" in recipe.inputs or recipe.looks_again for recipe in recipes)
+        labelled = [recipe.basis.factors for recipe in recipes]
+        twice = "sampled" in labelled or any("sampled" in recipe.inputs or recipe.looks_again for recipe in recipes)
         self.start = generators.states() if twice else None
-        with torch.enable_grad():
+        with factors.Seen(self._factored("given")) as seen, torch.enable_grad():
             self.loss = closure()
+            if self.attached:
+                self._products()
+        self._write_factors("given", seen, None)
+        if "sampled" in labelled:
+            of = [group for group, recipe in self.groups if recipe.basis.factors == "sampled"]
+            with labels.Drawn(self._generator(of)) as drawn, factors.Seen(self._factored("sampled")) as seen:
+                self._once_more()
+            self._write_factors("sampled", seen, drawn.count)
         if self.attached:
-            self._products()
             self.loss = self.loss.detach()
         if any("sampled" in recipe.inputs for recipe in recipes):
             self._sampled()
@@ -76,11 +86,26 @@ class Evaluation:
 
     def _drawn(self, name: str) -> torch.Generator:
         """The generator of a step's random vectors, and counts that it was drawn from."""
-        some = self._needing(name)
-        draws = max(group["draws"] for group, _ in some)
-        for group, _ in some:
+        return self._generator([group for group, _ in self._needing(name)])
+
+    def _generator(self, groups: list[dict[str, Any]]) -> torch.Generator:
+        draws = max(group["draws"] for group in groups)
+        for group in groups:
             group["draws"] = draws + 1
-        return hessian.generator(some[0][0]["seed"], draws)
+        return hessian.generator(groups[0]["seed"], draws)
+
+    def _factored(self, at: str) -> list[Tensor]:
+        """The parameters whose recipe takes K-FAC's factors at these labels."""
+        mine = [(p, recipe.of(p)) for group, recipe in self.groups if recipe.basis.factors for p in group["params"]]
+        return [p for p, recipe in mine if recipe.basis.factors == at and p.requires_grad]
+
+    def _write_factors(self, at: str, seen: factors.Seen, count: int | None) -> None:
+        """Puts the batch's factors where the step finds them."""
+        for p in self._factored(at):
+            if p.grad is not None:
+                G, A = seen.of(p, count)
+                self.states[p]["basis.G"].copy_(G)
+                self.states[p]["basis.A"].copy_(A)
 
     def _products(self) -> None:
         grads = hessian.gradients(self.loss, self.params)
@@ -89,7 +114,7 @@ class Evaluation:
             drawn = self._drawn("hessian")
             z = [hessian.rademacher(p, drawn) for p in self.params]
             Hz = hessian.product(grads, self.params, z, keep=bool(self._needing("product")))
-            block = {p: (group, recipe.curvature) for group, recipe in some for p in group["params"]}
+            block = {p: (group, recipe.of(p).curvature) for group, recipe in some for p in group["params"]}
             made = self.inputs["hessian"] = {}
             for p, probe, h in zip(self.params, z, Hz, strict=True):
                 if p in block and h is not None:
@@ -97,7 +122,7 @@ class Evaluation:
                     made[p] = _signed(curvature.hessian(probe, h), group)
         if some := self._needing("product"):
             of = {p: (group, recipe) for group, recipe in some for p in group["params"]}
-            v = [pure.asked(of[p][1], self.states[p], p) if p in of else torch.zeros_like(p) for p in self.params]
+            v = [pure.asked(of[p][1].of(p), self.states[p], p) if p in of else torch.zeros_like(p) for p in self.params]
             Hv = hessian.product(grads, self.params, v, keep=False)
             rows = zip(self.params, Hv, strict=True)
             self.inputs["product"] = {p: _signed(h, of[p][0]) for p, h in rows if p in of and h is not None}
@@ -163,7 +188,7 @@ class Evaluation:
             new = {AGAIN: _signed(g, group)}
             if state[AGAIN].dtype == rounding.NARROW:
                 counter = rounding.places(p) + rounding.key(group["seed"], int(state["step"]))
-                new = rounding.stored(recipe.state_kinds(), new, counter)
+                new = rounding.stored(recipe.of(p).state_kinds(), new, counter)
             state[AGAIN].copy_(new[AGAIN])
         return bad
 

@@ -236,7 +236,8 @@ class Optimizer(Base):
     def _planned(
         self, index: int, cohort: Cohort, row: list[Tensor | None], inputs: dict[str, ByParameter], norm: Tensor | None
     ) -> Step:
-        recipe, lr = self.current_recipe(index), groups.rate(self.param_groups[index], cohort.steps + 1)
+        whole, lr = self.current_recipe(index), groups.rate(self.param_groups[index], cohort.steps + 1)
+        recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], lr)
         recipe = parts.at(recipe, cohort.steps + 1) if recipe.has_schedules else recipe
         recipe.decay.check_lr(lr)
         mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]

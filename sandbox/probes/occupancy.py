@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sandbox import kernel, parts, pure, scope
 from sandbox.blocks import Flow
+from sandbox.distributed.shards import check_whole
 
 if TYPE_CHECKING:
     from sandbox.optimizer import Optimizer
@@ -20,11 +21,13 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
     """Share of coordinates whose D is the rectifier's floor and not the curvature; None where no recipe has a floor.
 
     Where |B| is under the floor Apollo is momentum SGD, so this is the first thing to know about a run.
+    Raises TypeError for parameters that are DTensors.
     """
     on_floor = total = 0
     for index, group in enumerate(optimizer.param_groups):
-        recipe = optimizer.current_recipe(index)
+        check_whole(group["params"], "floor_occupancy")
         for p in group["params"]:
+            recipe = optimizer.current_recipe(index).of(p)
             state = optimizer.state[p]
             if not int(state["step"]):
                 continue
@@ -39,10 +42,12 @@ def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
 
     recipe: with its functions of t as they were at that step; what the state remembers of it is taken from there.
     """
+    recipe = recipe.of(p)
     if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
         return None
     recipe = recipe.as_it_was(state)
     t, lr = state["step"], state["lr"]
-    tensor, within = scope.Over(scope.OneTensor(), p), scope.Over(scope.of_tensor(recipe.scope), p)
-    x = Flow(t=t, lr=lr, lr_old=lr, theta=p, g=p, tensor=tensor, scope=within)
-    return kernel.on_floor(recipe, pure.widened(recipe, state, pure.state_dtype(p.dtype)), x)
+    theta = p.reshape(scope.matrix(p)) if recipe.matrix else p
+    tensor, within = scope.Over(scope.OneTensor(), theta), scope.Over(scope.of_tensor(recipe.scope), theta)
+    x = Flow(t=t, lr=lr, lr_old=lr, theta=theta, g=theta, tensor=tensor, scope=within)
+    return kernel.on_floor(recipe, pure.laid(recipe, p, state), x)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks import Flow
+from sandbox.blocks import Flow, Standard
 from sandbox.blocks.base import spread
 from sandbox.kernel import own
 
@@ -26,7 +26,8 @@ class View:
     direction.  B: curvature; averaged: what the averaging block made of it; D, D_old: its rectified form now and one step
     before (where the probe needs it).  floor: mask of the coordinates on the rectifier's floor.  estimate: what `averaged`
     says of the Hessian's diagonal (B/η for Apollo).  residual: of the secant equation, 0-d.  truth: the diagonal to compare
-    with.  Parameters and state are not copied: a probe that keeps a vector keeps a clone.
+    with.  In another basis than Standard B, averaged, D and floor are of its coordinates.  Parameters and state are not copied:
+    a probe that keeps a vector keeps a clone.
     """
 
     recipe: Composition
@@ -71,11 +72,11 @@ def of(recipe: Composition, x: Flow) -> View:
 
     rectifier = spread(recipe.rectifier, own("rectifier", recipe.rectifier, x.after), x)
     fields = {
-        **{name: getattr(x, name) for name in ("theta", "theta_new", "g", "m_old", "m", "y", "u", "B", "averaged", "D")},
-        "d_old": x.d_old,
-        "d": x.d,
+        **{name: getattr(x, name) for name in ("theta", "theta_new", "B", "averaged", "D", "d")},
+        **{name: x.outside[name] for name in ("g", "m_old", "m", "y", "u", "d_old")},
         "floor": recipe.rectifier.on_floor(x.averaged, **rectifier),
-        "estimate": recipe.curvature.estimate(x.averaged, x),
+        # in another basis B says nothing of the diagonal in this one
+        "estimate": recipe.curvature.estimate(x.averaged, x) if isinstance(recipe.basis, Standard) else None,
     }
     residual = recipe.curvature.residual(x)
     vectors: dict[str, Any] = {name: vector(value) for name, value in fields.items()}

@@ -35,7 +35,7 @@ def parameters(shape, mesh):
 
 
 def medians(rank, world, shape, rounds):
-    """Median milliseconds of a step by contender, a barrier before each; and collectives of ours a step."""
+    """Median milliseconds of a step by contender, a barrier before each."""
     mesh = init_device_mesh("cpu", (world,))
     made = {name: make(parameters(shape, mesh)) for name, make in CONTENDERS.items()}
     times: dict[str, list[float]] = {name: [] for name in made}

@@ -156,7 +156,7 @@ def test_forms():
     assert "pairs" not in toml.dumps(variants.get("apollo"))
     with pytest.raises(ValueError, match="memory must be a whole number of at least 0, got -1"):
         TwoLoop(memory=-1)
-    with pytest.raises(TypeError, match="inner must be a solver"):
+    with pytest.raises(TypeError, match="inner must be a block for slot 'solve', got Unit"):
         UnitLength(inner=Unit())
     with pytest.raises(ValueError, match="UnitLength in slot 'solve' compares averages of the gradient"):
         variants.get("sdlbfgs").replace(moment=sandbox.blocks.NoMoment())

@@ -39,3 +39,8 @@ def dense(loss, p: dict[str, Tensor], data) -> np.ndarray:
         return loss({name: part.reshape(x.shape) for (name, x), part in zip(p.items(), parts, strict=True)}, data)
 
     return torch.autograd.functional.hessian(of, torch.cat([x.reshape(-1) for x in p.values()])).numpy()
+
+
+def relative(found, exact):
+    """Largest error over the largest entry."""
+    return np.abs(found - exact).max() / np.abs(exact).max()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.functional import mse_loss
 
 import sandbox
-from sandbox import probes
+import variants
+from sandbox import curvature, hessian, probes
+from sandbox.backends import places
 from tests.distributed import cases
 
 
@@ -29,11 +34,11 @@ def raised(call):
     return None
 
 
-def not_finite(mesh, rank, world):
+def not_finite(mesh, rank, world, backend="eager"):
     """NaN in the shard of one rank only: both raise, or both skip, and nothing moves."""
     found = {}
     for nonfinite in ("raise", "skip"):
-        model, optimizer = made(mesh, nonfinite=nonfinite)
+        model, optimizer = made(mesh, nonfinite=nonfinite, backend=backend)
         cases.train(model, optimizer, range(2), rank, world)
         before = [p.full_tensor().detach().clone() for p in model.parameters()]
         backward(model, 2, rank, world)
@@ -43,6 +48,12 @@ def not_finite(mesh, rank, world):
         same = all(torch.equal(p.full_tensor(), q) for p, q in zip(model.parameters(), before, strict=True))
         found[nonfinite] = error, optimizer.skipped_steps, same
     return found
+
+
+def not_finite_compiled(rank, world):
+    """The same where the check is part of the first phase, of an arena and of large tensors."""
+    mesh, places.LARGE["cpu"] = init_device_mesh("cpu", (world,)), 40
+    return not_finite(mesh, rank, world, "compiled")
 
 
 def differing(mesh, rank, world):
@@ -90,6 +101,30 @@ def exchanged(mesh, rank, world):
     return cases.distance(model, cases.alone("apollo")[0]), weights
 
 
+def mixed(mesh, rank, world):
+    """A tensor in parts, one as replicas on a mesh, and one that is no DTensor, against the same three whole."""
+    sizes, found = [(5, 3), (4, 2), (3,)], {}
+
+    def tensors(seed):
+        draw = torch.Generator().manual_seed(seed)
+        return [torch.randn(size, dtype=torch.float64, generator=draw) for size in sizes]
+
+    def parts(seed):
+        cut, copy, plain = tensors(seed)
+        return [distribute_tensor(cut, mesh, [Shard(0)]), distribute_tensor(copy, mesh, [Replicate()]), plain]
+
+    for name in ("global-secant", "clip-global-norm", "scale-invariant"):
+        params = [[torch.nn.Parameter(p) for p in make(0)] for make in (parts, tensors)]
+        for mine, make in zip(params, (parts, tensors), strict=True):
+            optimizer = sandbox.Optimizer(mine, cases.recipe_of(name))
+            for step in range(1, 5):
+                for p, g in zip(mine, make(step), strict=True):
+                    p.grad = g
+                optimizer.step()
+        found[name] = max(float((cases.whole(p) - q.detach()).abs().max()) for p, q in zip(*params, strict=True))
+    return found
+
+
 def maximized(mesh, rank, world):
     """maximize=True climbs, and climbs the same on all ranks."""
     model, single = cases.sharded(mesh), cases.network()
@@ -108,6 +143,20 @@ def refused(mesh, rank, world):
         "scripted": raised(lambda: made(mesh, backend="scripted")),
         "second order": raised(lambda: sandbox.Optimizer(model.parameters(), "adahessian")),
         "watch": raised(optimizer.step),
+        "occupancy": raised(lambda: probes.floor_occupancy(optimizer)),
+        "product": raised(lambda: hessian.hutchinson(cases.loss(model, 0, rank, world), list(model.parameters()))),
+        "curvature": raised(lambda: curvature.diagonal(*curvature.of_module(model, mse_loss), cases.batch(0))),
+        **{
+            (name, "replicas"): raised(
+                lambda name=name: sandbox.Optimizer(cases.network().parameters(), name).step(lambda: None)
+            )
+            for name in ("sophia-g", "kfac")
+        },
+        **{
+            name: raised(lambda name=name: sandbox.Optimizer(model.parameters(), name))
+            for name in variants.names()
+            if name not in cases.FIRST_ORDER and name not in cases.SECOND_ORDER
+        },
     }
 
 
@@ -116,6 +165,7 @@ CASES = {
     "differing": differing,
     "late gradients": late_gradients,
     "exchanged": exchanged,
+    "mixed": mixed,
     "maximized": maximized,
     "refused": refused,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -9,22 +11,25 @@ from torch.distributed.fsdp import fully_shard
 
 import sandbox
 import variants
+from sandbox.backends import places
 from sandbox.blocks import ClipGlobalNorm, ClipParameterNorm
 from tests.distributed.ranks import outcome
+from tests.light import light
 
 STEPS = 6
 CLIPS = {
     "clip-global-norm": lambda: variants.get("apollo").replace(gradient=(ClipGlobalNorm(max_norm=0.05),)),
     "clip-parameter-norm": lambda: variants.get("scale-invariant").replace(gradient=(ClipParameterNorm(max_norm=0.01),)),
 }
-FIRST_ORDER = [name for name in variants.names() if not (variants.get(name).inputs or variants.get(name).looks_again)]
+FIRST_ORDER = [name for name in variants.names() if variants.get(name).evaluations == 1 and not variants.get(name).alone]
 SECOND_ORDER = [name for name in variants.names() if variants.get(name).second_order]
+LARGE = ["apollo", "scale-invariant", "apollo-stable", "clip-parameter-norm"]
 CORE = ["apollo", "scale-invariant", "apollo-stable", "global-secant", "channel-secant", "coordinate-secant", "adamw", *CLIPS]
 
 
 def recipe_of(name):
-    """At a tenth of its rate: Apollo's first steps, without a warm-up, would make the network chaotic."""
-    recipe = CLIPS[name]() if name in CLIPS else variants.get(name)
+    """At a tenth of its rate: Apollo's first steps, without a warm-up, would make the network chaotic; histories of two pairs."""
+    recipe = CLIPS[name]() if name in CLIPS else light(name, pairs=2)
     return recipe.replace(lr=recipe.lr / 10, name=name)
 
 
@@ -90,15 +95,14 @@ def alone(name, steps=STEPS, **options):
 
 
 def compared(name, model, rank, world, steps=STEPS, **options):
-    """Error against one process, distance from the start, and collectives of the optimizer a step."""
+    """Error against one process, distance from the start, and what the optimizer's last step has sent: numbers a collective."""
     optimizer = sandbox.Optimizer(model.named_parameters(), recipe_of(name), **options)
-    train(model, optimizer, range(1), rank, world)
-    ranks = optimizer._ranks([recipe_of(name)])  # what it counts
-    before = ranks.collectives
-    train(model, optimizer, range(1, steps), rank, world)
-    made = (ranks.collectives - before) / (steps - 1)
+    train(model, optimizer, range(steps - 1), rank, world)
+    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as sending:
+        train(model, optimizer, range(steps - 1, steps), rank, world)
+    sent = [call.args[0].numel() for call in sending.call_args_list]
     single, _ = alone(name, steps)
-    return {"error": distance(model, single), "moved": distance(single, network()), "collectives": made}
+    return {"error": distance(model, single), "moved": distance(single, network()), "sent": sent}
 
 
 def equality(rank, world, names, backend):
@@ -117,6 +121,20 @@ def half(mesh, rank, world):
         return distance(model, single)
 
     return {name: error(name) for name in ("apollo", "scale-invariant", "global-secant")}
+
+
+def table(rank, world, names, backends):
+    """Equality by (backend, whether some tensors count as large)."""
+    return {(b, sizes.__name__): sizes(rank, world, names, b) for b in backends for sizes in (equality, large)}
+
+
+def large(rank, world, names, backend):
+    """The same where a tensor of 40 entries counts as large: inner.weight (48 and 36 on two ranks) on the first rank alone."""
+    before, places.LARGE["cpu"] = places.LARGE["cpu"], 40
+    try:
+        return equality(rank, world, names, backend)
+    finally:
+        places.LARGE["cpu"] = before
 
 
 def agree(value):

@@ -8,9 +8,11 @@ from pathlib import Path
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 
 import sandbox
 from tests.distributed import cases
+from tests.distributed.ranks import outcome
 
 SAVED = 3  # steps made before
 CORE = ["apollo", "scale-invariant", "channel-secant", "apollo-stable"]
@@ -89,11 +91,8 @@ def from_one_process(mesh, rank, world):
     return found
 
 
-def matrix(rank, world, names, folder, saving):
-    """Saves or loads all of `names`."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    from tests.distributed.ranks import outcome
-
+def matrix(rank, world, names, source, target):
+    """Loads all of `names` from one folder and saves them into another, where these are given."""
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("shard",))
-    return {name: outcome(save if saving else load, name, mesh, rank, world, folder) for name in names}
+    loaded = {name: outcome(load, name, mesh, rank, world, source) for name in names if source}
+    return loaded, {name: outcome(save, name, mesh, rank, world, target) for name in names if target}

@@ -1,0 +1,243 @@
+"""Bases: coordinates in which curvature, rectifier and solver see a tensor, a matrix v as v' = Q_Lᵀ v Q_R."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sandbox import suggest
+from sandbox.blocks.base import COLUMNS, LEFT, RIGHT, ROWS, Flow, block
+from sandbox.blocks.number import Number, number, where
+from sandbox.blocks.slots import Basis
+
+Pair = tuple[Tensor, Tensor]
+
+
+@block
+class Standard(Basis):
+    """v' = v   (the coordinates of the parameters)"""
+
+    latex = "v' = v"
+
+
+class TwoSided(Basis):
+    """Orthogonal matrices Q_L and Q_R beside a matrix, from factors L and R."""
+
+    every: int
+    limit: int
+    recalls = False
+
+    def check(self) -> None:
+        """Whole numbers, at least 1."""
+        for name in ("every", "limit"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{type(self).__name__}: {name} must be a whole number of at least 1, got {value!r}")
+
+    def initial(self, name: str) -> Any:
+        """Q = I, λ = 1."""
+        return 0.0 if name in ("L", "R") else 1.0
+
+    def into(self, v: Tensor, *, QL: Tensor, QR: Tensor, **state: Tensor) -> Tensor:
+        """Q_Lᵀ v Q_R."""
+        # v' = Q_Lᵀ v Q_R
+        return QL.mT @ v @ QR
+
+    def out(self, v: Tensor, *, QL: Tensor, QR: Tensor, **state: Tensor) -> Tensor:
+        """Q_L v Q_Rᵀ."""
+        # v = Q_L v' Q_Rᵀ
+        return QL @ v @ QR.mT
+
+
+class Eigenbasis(TwoSided):
+    """The eigenvectors of L and R, used as soon as they are known; their eigenvalues are at least ε."""
+
+    eps: Any
+    before = True
+
+    def due(self, t: Any) -> Any:
+        """At t = 1, 1 + k, 1 + 2k, …"""
+        return (t - 1) % self.every == 0
+
+    def eigenvalues(self, *, a: Tensor, b: Tensor, **state: Tensor) -> Pair:
+        """λ_L (m, 1) and λ_R (1, n)."""
+        return a, b
+
+    def decomposed(self, x: Flow, L: Tensor, R: Tensor, old: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Eigenvectors and eigenvalues of both factors, where due."""
+
+        def fresh() -> dict[str, Tensor]:
+            # L = Q_L λ_L Q_Lᵀ,  R = Q_R λ_R Q_Rᵀ
+            (a, QL), (b, QR) = torch.linalg.eigh(L), torch.linalg.eigh(R)
+            return {"QL": QL, "QR": QR, "a": a.clamp(min=self.eps)[:, None], "b": b.clamp(min=self.eps)[None, :]}
+
+        return {"L": L, "R": R, **when(x.due, fresh, old)}
+
+
+@block
+class Kronecker(Eigenbasis):
+    """v' = Q_Lᵀ v Q_R, L = Q_L λ_L Q_Lᵀ = β L + (1-β) g gᵀ, R = Q_R λ_R Q_Rᵀ = β R + (1-β) gᵀ g   (Gupta et al. 2018, Shampoo).
+
+    beta: β in [0, 1]; 1 adds up, L + g gᵀ, as the paper does.  eps: ε ≥ 0, L = R = ε I at first and the least eigenvalue.
+    every: k ≥ 1, steps between two decompositions; eigenvectors and eigenvalues wait for them, L and R do not.
+    limit: a tensor with a longer side goes by the recipe for vectors.
+    """
+
+    beta: Number = number(default=1.0, range="[0, 1]")
+    eps: Number = number(default=1e-6, range="[0, inf)")
+    every: int = 1
+    limit: int = 10_000
+    state = {"L": LEFT, "R": RIGHT, "QL": LEFT, "QR": RIGHT, "a": ROWS, "b": COLUMNS}
+    latex = (
+        r"v' = Q_L^T v\, Q_R,\quad L \leftarrow \beta L + (1-\beta)\, g g^T = Q_L \lambda_L Q_L^T,\; "
+        r"R \leftarrow \beta R + (1-\beta)\, g^T g = Q_R \lambda_R Q_R^T"
+    )
+
+    @property
+    def text(self) -> str:
+        """The equation as configured."""
+        sums = "L + g gᵀ, R = R + gᵀ g" if self.beta == 1.0 else "β L + (1-β) g gᵀ, R = β R + (1-β) gᵀ g"
+        return f"v' = Q_Lᵀ v Q_R, eigenvectors of L = {sums}, every {self.every}"
+
+    def initial(self, name: str) -> Any:
+        """L = R = ε I."""
+        return self.eps if name in ("L", "R") else 1.0
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """Weight of the newest gradient."""
+        return {"add": where(self.beta == 1.0, 1.0, 1 - self.beta)}
+
+    def update(self, x: Flow, *, L: Tensor, R: Tensor, **old: Tensor) -> dict[str, Tensor]:
+        """Both factors, and what they decompose into."""
+        # L ← β L + (1-β) g gᵀ,  R ← β R + (1-β) gᵀ g
+        L, R = self.beta * L + x.c.add * (x.g @ x.g.mT), self.beta * R + x.c.add * (x.g.mT @ x.g)
+        return self.decomposed(x, L, R, old)
+
+
+@block
+class GivenFactors(Eigenbasis):
+    """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (K-FAC).
+
+    Martens & Grosse 2015.  G = E[h hᵀ] of gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and
+    convolutions; biases go by the recipe for vectors.  `sandbox.Optimizer` writes both into the state at each step(closure).
+    labels: "sampled" from the model, by a second call of the closure (G is then the Gauss-Newton matrix's, in expectation), or
+    "given", those of the batch (the empirical Fisher matrix's).
+    beta: β in [0, 1).  eps: ε ≥ 0, the least eigenvalue.  every: k ≥ 1, steps between two decompositions.  limit: as elsewhere.
+    """
+
+    beta: Number = number(default=0.95, range="[0, 1)")
+    eps: Number = number(default=0.0, range="[0, inf)")
+    every: int = 1
+    limit: int = 10_000
+    labels: str = "sampled"
+    state = {"L": LEFT, "R": RIGHT, "QL": LEFT, "QR": RIGHT, "a": ROWS, "b": COLUMNS, "G": LEFT, "A": RIGHT}
+    latex = (
+        r"v' = Q_L^T v\, Q_R,\quad L \leftarrow b L + (1-b)\, G = Q_L \lambda_L Q_L^T,\; "
+        r"R \leftarrow b R + (1-b)\, A = Q_R \lambda_R Q_R^T,\; b = \min(1-1/t, \beta)"
+    )
+
+    def check(self) -> None:
+        """Known labels."""
+        super().check()
+        if self.labels not in ("sampled", "given"):
+            raise ValueError(f"GivenFactors: {suggest.unknown('kind of labels', str(self.labels), ('sampled', 'given'))}")
+
+    @property
+    def factors(self) -> str | None:
+        """At which labels."""
+        return self.labels
+
+    def initial(self, name: str) -> Any:
+        """Q = I, λ = 1, no factors."""
+        return 0.0 if name in ("L", "R", "G", "A") else 1.0
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """b."""
+        # b = min(1 - 1/t, β)
+        return {"keep": where(1 - 1 / t < self.beta, 1 - 1 / t, self.beta)}
+
+    def update(self, x: Flow, *, L: Tensor, R: Tensor, G: Tensor, A: Tensor, **old: Tensor) -> dict[str, Tensor]:
+        """Both factors, and what they decompose into."""
+        # L ← b L + (1-b) G,  R ← b R + (1-b) A
+        L, R = x.c.keep * L + (1 - x.c.keep) * G, x.c.keep * R + (1 - x.c.keep) * A
+        return {**self.decomposed(x, L, R, old), "G": G, "A": A}
+
+
+@block
+class Tracked(TwoSided):
+    """v' = Q_Lᵀ v Q_R, Q = qr(L Q) each k steps, L = β L + (1-β) g gᵀ, R = β R + (1-β) gᵀ g   (Vyas et al. 2024, SOAP).
+
+    The first step decomposes L and R and moves nothing; each step uses the Q that the one before has left, so that no gradient
+    is seen in a basis of its own.  Before a step of the iteration, eigenvectors are put in order of falling eigenvalues, and
+    what the slots inside keep a number a coordinate goes along.
+    beta: β in [0, 1).  every: k ≥ 1.  limit: a tensor with a longer side goes by the recipe for vectors.
+    """
+
+    beta: Number = number(default=0.95, range="[0, 1)")
+    every: int = 10
+    limit: int = 10_000
+    state = {"L": LEFT, "R": RIGHT, "QL": LEFT, "QR": RIGHT}
+    latex = (
+        r"v' = Q_L^T v\, Q_R,\quad L \leftarrow \beta L + (1-\beta)\, g g^T,\; R \leftarrow \beta R + (1-\beta)\, g^T g,\quad "
+        r"Q \leftarrow \mathrm{qr}(L Q) \text{ every } k \text{ steps}"
+    )
+
+    @property
+    def text(self) -> str:
+        """The equation as configured."""
+        return f"v' = Q_Lᵀ v Q_R, Q = qr(L Q) every {self.every}, L = β L + (1-β) g gᵀ, R = β R + (1-β) gᵀ g"
+
+    def count(self, t: Any) -> Any:
+        """The first step is none of the slots inside."""
+        return where(t > 1, t - 1, 1.0)
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """Whether the step moves anything."""
+        return {"moving": where(t > 1, 1.0, 0.0)}
+
+    def due(self, t: Any) -> Any:
+        """2: a decomposition; 1: a step of the iteration; 0: nothing."""
+        return where(t == 1, 2.0, where((t - 1) % self.every == 0, 1.0, 0.0))
+
+    def update(self, x: Flow, *, L: Tensor, R: Tensor, QL: Tensor, QR: Tensor) -> dict[str, Tensor]:
+        """Both factors, and their bases."""
+        # L ← β L + (1-β) g gᵀ,  R ← β R + (1-β) gᵀ g
+        L, R = self.beta * L + (1 - self.beta) * (x.g @ x.g.mT), self.beta * R + (1 - self.beta) * (x.g.mT @ x.g)
+        (QL, rows), (QR, columns) = self._next(x.due, L, QL), self._next(x.due, R, QR)
+        x.order = None if rows is None or columns is None else (rows, columns)
+        return {"L": L, "R": R, "QL": QL, "QR": QR}
+
+    def _next(self, due: Any, L: Tensor, Q: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The next Q, and the order in which it takes the coordinates of this one."""
+        if not isinstance(due, Tensor):
+            return _eigenvectors(L) if due == 2 else _iterated(L, Q) if due == 1 else (Q, None)
+        (first, same), (later, order) = _eigenvectors(L), _iterated(L, Q)
+        return torch.where(due == 2, first, torch.where(due == 1, later, Q)), torch.where(due == 1, order, same)
+
+    def carry(self, v: Tensor, x: Flow) -> Tensor:
+        """v in the order of the next Q."""
+        return v if x.order is None else v.index_select(0, x.order[0]).index_select(1, x.order[1])
+
+
+def _eigenvectors(L: Tensor) -> Pair:
+    """By falling eigenvalue; what is kept of coordinates before has no order yet."""
+    # L = Q λ Qᵀ
+    return torch.linalg.eigh(L)[1].flip(1), torch.ones_like(L[0]).cumsum(0).long() - 1
+
+
+def _iterated(L: Tensor, Q: Tensor) -> Pair:
+    """One step of orthogonal iteration from Q, its columns by falling qᵀ L q."""
+    # order = argsort(-diag(Qᵀ L Q));  Q ← qr(L Q[:, order])
+    LQ = L @ Q
+    order = (Q * LQ).sum(0).argsort(descending=True)
+    return torch.linalg.qr(LQ.index_select(1, order))[0], order
+
+
+def when(due: Any, fresh: Callable[[], dict[str, Tensor]], old: dict[str, Tensor]) -> dict[str, Tensor]:
+    """`fresh()` where due, else `old`: not computed where that is known on the host."""
+    if not isinstance(due, Tensor):
+        return fresh() if due else old
+    return {name: torch.where(due > 0, value, old[name]) for name, value in fresh().items()}

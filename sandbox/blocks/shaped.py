@@ -1,0 +1,44 @@
+"""Curvatures of a tensor as a matrix: a number a row and column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sandbox.blocks.base import COLUMNS, ROWS, Flow, block
+from sandbox.blocks.slots import Curvature
+
+
+@block
+class CoverOfSquares(Curvature):
+    """B_ij = min(r_i, c_j) + g_ij²;  r_i = max_j B_ij,  c_j = max_i B_ij   (Anil et al. 2019, SM3-II).
+
+    A number a row and column.  B is never below Adagrad's sum of squares; on vectors it is that sum.
+    """
+
+    recalls = False
+    state = {"r": ROWS, "c": COLUMNS}
+    latex = r"B_{ij} = \min(r_i, c_j) + g_{ij}^2,\quad r_i \leftarrow \max_j B_{ij},\; c_j \leftarrow \max_i B_{ij}"
+
+    def step(self, x: Flow, *, r: Tensor, c: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """B, and its largest entries by row and by column."""
+        # B = min(r, c) + g²
+        B = torch.minimum(r, c) + x.g.square()
+        # r_i = max_j B_ij,  c_j = max_i B_ij
+        return B, {"r": B.amax(1, keepdim=True), "c": B.amax(0, keepdim=True)} if B.numel() else {"r": r, "c": c}
+
+
+@block
+class Outer(Curvature):
+    """B_ij = λ_i λ_j   (of the basis's left and right factor: Gupta et al. 2018, Shampoo; Martens & Grosse 2015, K-FAC)."""
+
+    needs = ("left", "right")
+    recalls = False
+    latex = r"B_{ij} = \lambda_{L,i}\, \lambda_{R,j}"
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """λ_i λ_j."""
+        # B_ij = λ_i λ_j
+        return x.left * x.right, state

@@ -1,0 +1,72 @@
+"""K-FAC's factors, seen while a closure runs: A from what goes into a layer, G from the gradient after it.
+
+    with factors.Seen(params) as seen:
+        loss = closure()               # calls backward()
+    G, A = seen.of(weight, count)
+
+Layers are found by their calls, `torch.nn.functional.linear` and `conv2d` with one of the parameters as weight: of modules, of
+torch.func.functional_call, of code without modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+
+class Seen(TorchFunctionMode):
+    """The context: sums of a aᵀ over the rows that went into each weight, and of h hᵀ over the gradients that came back."""
+
+    def __init__(self, params: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.weights = {id(p): p for p in params}
+        self.sums: dict[int, tuple[Tensor, Tensor, int]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in (F.linear, F.conv2d):
+            given = dict(zip(("input", "weight", "bias", "stride", "padding", "dilation", "groups"), args, strict=False))
+            given |= kwargs or {}
+            weight = given["weight"]
+            if id(weight) in self.weights and out.requires_grad:
+                rows = _rows(func is F.conv2d, given)
+                if rows is not None:
+                    out.register_hook(lambda h: self._add(weight, rows, h.detach()))
+        return out
+
+    def _add(self, weight: Tensor, a: Tensor, h: Tensor) -> None:
+        h = h.flatten(2).mT.reshape(-1, h.shape[1]) if weight.ndim == 4 else h.reshape(-1, h.shape[-1])
+        A, G, rows = self.sums.get(id(weight), (0.0, 0.0, 0))
+        # Σ a aᵀ,  Σ h hᵀ
+        self.sums[id(weight)] = A + a.mT @ a, G + h.mT @ h, rows + len(a)
+
+    def of(self, weight: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
+        """G = n Σ h hᵀ for a loss that is the mean over n labels (None: as many as rows), and A = Σ a aᵀ / rows.
+
+        Raises RuntimeError for a parameter that no linear or convolution layer without groups has used.
+        """
+        if id(weight) not in self.sums:
+            raise RuntimeError(
+                f"no linear or conv2d layer (of one group) has used the parameter of shape {tuple(weight.shape)} in this step: "
+                "it has no Kronecker factors; put it into a group with another recipe"
+            )
+        A, G, rows = self.sums[id(weight)]
+        return G * (count or rows), A / rows
+
+
+def _rows(convolution: bool, given: dict[str, Any]) -> Tensor | None:
+    """What each output is a product of the weight with, as rows; None for groups and paddings by name."""
+    a = given["input"].detach()
+    if not convolution:
+        return a.reshape(-1, a.shape[-1])
+    if given.get("groups", 1) != 1 or isinstance(given.get("padding", 0), str) or a.ndim != 4:
+        return None
+    options = {name: given.get(name, default) for name, default in (("dilation", 1), ("padding", 0), ("stride", 1))}
+    with torch._C.DisableTorchFunction():
+        patches = F.unfold(a, given["weight"].shape[2:], **options)
+    return patches.mT.reshape(-1, patches.shape[1])

@@ -1,0 +1,180 @@
+"""K-FAC: the Gauss-Newton matrix where it is one, a literal recursion elsewhere."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import sandbox
+import variants
+from sandbox.blocks import EMA, AdamWDecay, SoftAbsolute, WeakSecant
+from sandbox.forms import toml
+from sandbox.optimizer.factors import Seen
+
+KFAC = variants.get("kfac")
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_one_linear_layer_with_squared_error_is_gauss_newton():
+    """θ - η (H + δI)⁻¹ ∇f with the exact Hessian of the layer, which is G ⊗ A, G = 2/C I."""
+    X, Y, W = drawn(20, 4), drawn(20, 3, seed=1), drawn(3, 4, seed=2).requires_grad_()
+
+    def loss(W):
+        return F.mse_loss(F.linear(X, W), Y)
+
+    with Seen([W]) as seen:
+        loss(W).backward()
+    _, A = seen.of(W, None)
+    recipe = KFAC.replace(moment=EMA(beta=0.0), vectors=variants.get("sgd"))
+    state = recipe.init(W.detach())
+    state["basis.A"], state["basis.G"] = A, 2 / 3 * torch.eye(3, dtype=torch.float64)
+    _, after = recipe.update(state, W.detach(), W.grad, lr=0.5)
+    H = torch.func.hessian(loss)(W.detach()).reshape(12, 12)
+    newton = torch.linalg.solve(H + 0.01 * torch.eye(12, dtype=torch.float64), W.grad.reshape(12)).reshape(3, 4)
+    torch.testing.assert_close(after, W.detach() - 0.5 * newton, rtol=1e-10, atol=1e-12)
+
+
+def test_labels_from_the_model_give_the_gauss_newton_factor():
+    """Of 30,000 rows: 2/C I for squared errors, diag(p) - p pᵀ for a softmax, each to five standard errors (0.03)."""
+    X, W = drawn(30_000, 2), drawn(3, 2, seed=1).requires_grad_()
+    p = torch.nn.Parameter(torch.zeros(3, 2, dtype=torch.float64))
+    for weight, loss, expected in (
+        (W, lambda: F.mse_loss(F.linear(X, W), torch.zeros(30_000, 3, dtype=torch.float64)), 2 / 3 * torch.eye(3)),
+        (p, lambda: F.cross_entropy(F.linear(X, p), torch.zeros(30_000, dtype=torch.int64)), torch.eye(3) / 3 - 1 / 9),
+    ):
+        optimizer = sandbox.Optimizer([weight], KFAC)
+
+        def closure(loss=loss, optimizer=optimizer):
+            optimizer.zero_grad()
+            value = loss()
+            value.backward()
+            return value
+
+        optimizer.step(closure)
+        state = optimizer.state[weight]
+        torch.testing.assert_close(state["basis.G"], expected.double(), rtol=0, atol=0.03)
+        torch.testing.assert_close(state["basis.A"], X.T @ X / 30_000, rtol=1e-10, atol=1e-12)
+        assert KFAC.evaluations == 2
+
+
+def network():
+    model = nn.Sequential(nn.Conv2d(1, 2, 2, stride=2, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3)).double()
+    for i, q in enumerate(model.parameters()):
+        q.data = 0.3 * drawn(*q.shape, seed=i)
+    return model
+
+
+def trained(recipe, backend="eager", steps=5):
+    model, X, y = network(), drawn(6, 1, 4, 4, seed=9), torch.arange(6) % 3
+    optimizer = sandbox.Optimizer(model.named_parameters(), recipe, lr=0.05, backend=backend)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(X), y)
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        optimizer.step(closure)
+    return [q.detach().numpy() for q in model.parameters()], optimizer
+
+
+def literal(steps=5, lr=0.05, delta=0.01, ekfac=False):
+    """The same by NumPy: patches cut by hand, gradients of tanh and softmax written out, labels as given."""
+    X, y = drawn(6, 1, 4, 4, seed=9).numpy(), np.arange(6) % 3
+    K, k, W, w = [q.detach().numpy().copy() for q in network().parameters()]
+    padded = np.pad(X, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    patches = np.array([[padded[n, 0, i : i + 2, j : j + 2].ravel() for i in (0, 2, 4) for j in (0, 2, 4)] for n in range(6)])
+    kept = [np.zeros((2, 2)), np.zeros((4, 4)), np.zeros((3, 3)), np.zeros((18, 18))]
+    m, v = [0, 0, 0, 0], [0, 0]
+    for t in range(1, steps + 1):
+        a = np.tanh(patches @ K.reshape(2, 4).T + k)  # (6, 9, 2)
+        flat = a.transpose(0, 2, 1).reshape(6, 18)
+        logits = flat @ W.T + w
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        h = (p - np.eye(3)[y]) / 6
+        back = (h @ W).reshape(6, 2, 9).transpose(0, 2, 1) * (1 - a * a)
+        rows, hs = patches.reshape(54, 4), back.reshape(54, 2)
+        grads = [hs.T @ rows, hs.sum(0), h.T @ flat, h.sum(0)]
+        b = min(1 - 1 / t, 0.95)
+        now = [54 * hs.T @ hs, rows.T @ rows / 54, 6 * h.T @ h, flat.T @ flat / 6]
+        kept = [b * old + (1 - b) * new for old, new in zip(kept, now, strict=True)]
+        m = [0.9 * old + g for old, g in zip(m, grads, strict=True)]
+        for place, (G, A) in ((0, kept[:2]), (2, kept[2:])):
+            (lam, Q), (mu, P) = np.linalg.eigh(G), np.linalg.eigh(A)
+            D = np.outer(lam.clip(0), mu.clip(0)) + delta
+            inside = Q.T @ m[place] @ P
+            if ekfac:
+                v[place // 2] = 0.95 * v[place // 2] + 0.05 * (Q.T @ grads[place] @ P) ** 2
+                D = v[place // 2] / (1 - 0.95**t) + delta
+            step = Q @ (inside / D) @ P.T
+            if place == 0:
+                K = K - lr * step.reshape(K.shape)
+            else:
+                W = W - lr * step
+        k, w = k - lr * m[1], w - lr * m[3]
+    return [K, k, W, w]
+
+
+@pytest.mark.parametrize("backend", ["eager", "scripted"])
+def test_equal_to_a_literal_recursion(backend):
+    """A convolution and a linear layer, biases by SGD; five steps of rounding."""
+    recipe = KFAC.replace(basis=sandbox.blocks.GivenFactors(labels="given"))
+    for p, x in zip(trained(recipe, backend)[0], literal(), strict=True):
+        np.testing.assert_allclose(p, x, rtol=1e-8, atol=1e-10)
+
+
+def test_ekfac_is_literal_where_eigenvectors_are_determined():
+    """One step: later ones keep squares by eigenvector, and those of the eigenvalue 0 are the library's choice."""
+    recipe = variants.get("ekfac").replace(
+        lr=0.01, **{"basis": sandbox.blocks.GivenFactors(labels="given"), "rectifier.damping": 1e3}
+    )
+    for p, x in zip(trained(recipe, steps=1)[0], literal(1, delta=1e3, ekfac=True), strict=True):
+        np.testing.assert_allclose(p, x, rtol=1e-8, atol=1e-10)
+
+
+def test_the_weak_secant_in_the_basis_of_layers():
+    """Apollo's B in K-FAC's eigenbasis: every part that a recipe has, in the backends; the direction's basis is orthogonal."""
+    recipe = variants.get("apollo").replace(
+        basis=sandbox.blocks.GivenFactors(labels="given"),
+        curvature=WeakSecant(),
+        rectifier=SoftAbsolute(sigma=0.1),
+        decay=AdamWDecay(weight_decay=0.1),
+    )
+    assert recipe.stores_direction
+    assert toml.loads(toml.dumps(recipe)) == recipe
+    one, optimizer = trained(recipe)
+    for p, q in zip(one, trained(recipe, "scripted")[0], strict=True):
+        np.testing.assert_allclose(p, q, rtol=1e-9, atol=1e-11)
+    for p, state in optimizer.state.items():
+        if p.ndim > 1:
+            Q = state["basis.QL"]
+            torch.testing.assert_close(Q @ Q.mT, torch.eye(len(Q), dtype=Q.dtype), rtol=0, atol=1e-12)
+        else:
+            assert "basis.QL" not in state
+
+
+def test_what_does_not_fit():
+    p = torch.ones(2, 3, requires_grad=True)
+    optimizer = sandbox.Optimizer([p], KFAC)
+    p.grad = torch.ones(2, 3)
+    with pytest.raises(RuntimeError, match=r"needs step\(closure\)"):
+        optimizer.step()
+
+    def closure():
+        loss = F.mse_loss(p.sum(1), torch.zeros(2))
+        loss.backward()
+        return loss
+
+    with pytest.raises(RuntimeError, match=r"no linear or conv2d layer .* has used the parameter of shape \(2, 3\)"):
+        optimizer.step(closure)
+    with pytest.raises(ValueError, match=r"which only sandbox\.Optimizer sees"):
+        sandbox.ensemble.run("kfac", "digits-mlp", steps=1)
+    with pytest.raises(ValueError, match="Outer in slot 'curvature' takes eigenvalues of a basis"):
+        KFAC.replace(basis=sandbox.blocks.Standard())
+    with pytest.raises(ValueError, match="not known in a basis other than Standard"):
+        variants.get("adahessian").replace(basis=sandbox.blocks.Kronecker())

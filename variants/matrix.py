@@ -1,0 +1,117 @@
+"""Methods that take a tensor as a matrix, equal step for step to published code or a literal recursion."""
+
+from __future__ import annotations
+
+from sandbox.blocks import (
+    EMA,
+    AdamWDecay,
+    CorrectedRoot,
+    CoverOfSquares,
+    FullMatrix,
+    GivenFactors,
+    HeavyBall,
+    Kronecker,
+    NesterovEMA,
+    NoMoment,
+    NoRectifier,
+    Orthogonalize,
+    Outer,
+    Power,
+    RawEMA,
+    SecondMoment,
+    Shift,
+    SquareRoot,
+    SumOfSquares,
+    Tracked,
+    Unit,
+)
+from sandbox.recipe import Recipe
+
+
+def sm3() -> Recipe:
+    """SM3-II (Anil et al. 2019): ν = min(r, c) + g², θ = θ - η g/√ν, a number a row and column; (m, n) views here."""
+    return Recipe(lr=0.1, moment=NoMoment(), curvature=CoverOfSquares(), rectifier=SquareRoot(eps=1e-30))
+
+
+def muon() -> Recipe:
+    """Momentum made orthogonal by five Newton-Schulz steps (Jordan et al. 2024; bfloat16 there); Adam for vectors."""
+    return Recipe(
+        lr=0.02,
+        moment=NesterovEMA(beta=0.95),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        solve=Orthogonalize(steps=5, scale="original"),
+        decay=AdamWDecay(weight_decay=0.0),
+        vectors=_adam(lr=3e-4, beta=0.9, beta2=0.95, eps=1e-10),
+    )
+
+
+def shampoo() -> Recipe:
+    """θ = θ - η L^(-1/4) g R^(-1/4), L = εI + Σ g gᵀ, R = εI + Σ gᵀ g (Gupta et al. 2018), Adagrad for vectors."""
+    return Recipe(
+        lr=0.1,
+        moment=NoMoment(),
+        basis=Kronecker(beta=1.0, eps=1e-4, every=1),
+        curvature=Outer(),
+        rectifier=Power(exponent=0.5, eps=0.0),
+        vectors=Recipe(name="adagrad", lr=0.1, moment=NoMoment(), curvature=SumOfSquares(), rectifier=SquareRoot(eps=1e-8)),
+    )
+
+
+def soap() -> Recipe:
+    """Adam in Shampoo's eigenvectors, tracked by QR each ten steps (Vyas et al. 2024; decay after the step there).
+
+    Vectors, and matrices with a side above 10,000, go by Adam from the first step on; published code leaves that step out for
+    all, and of such matrices one side.
+    """
+    return Recipe(
+        lr=3e-3,
+        moment=RawEMA(beta=0.95),
+        basis=Tracked(beta=0.95, every=10),
+        curvature=SecondMoment(beta=0.95, bias_correction=False),
+        rectifier=CorrectedRoot(beta=0.95, eps=1e-8),
+        decay=AdamWDecay(weight_decay=0.01),
+    )
+
+
+def kfac() -> Recipe:
+    """θ = θ - η (G ⊗ A + δI)⁻¹ m, factors of layers at labels from the model (Martens & Grosse 2015); SGD for vectors.
+
+    Damped exactly, by eigenvectors, with a fixed δ; the paper adapts δ and the step's length, and damps both factors.
+    """
+    return Recipe(
+        lr=0.01,
+        moment=HeavyBall(momentum=0.9),
+        basis=GivenFactors(beta=0.95, every=1, labels="sampled"),
+        curvature=Outer(),
+        rectifier=Shift(damping=0.01),
+        vectors=Recipe(name="sgd", lr=0.01, moment=HeavyBall(momentum=0.9), curvature=Unit(), rectifier=NoRectifier()),
+    )
+
+
+def ekfac() -> Recipe:
+    """K-FAC's eigenvectors with an average of squared gradients in place of its eigenvalues (George et al. 2018), D = v + δ."""
+    return kfac().replace(lr=1e-3, curvature=SecondMoment(beta=0.95), rectifier=Shift(damping=1e-3))
+
+
+def ggt() -> Recipe:
+    """θ = θ - η (M Mᵀ)^(-1/2) m, nearly, M the last ten m over all tensors (Agarwal et al. 2019; TensorFlow's contrib.opt)."""
+    return Recipe(
+        lr=1e-3,
+        moment=EMA(beta=0.9, bias_correction=False),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        solve=FullMatrix(window=10, eps=1e-2, ridge=1e-6),
+        scope="global",
+    )
+
+
+def _adam(lr: float, beta: float, beta2: float, eps: float) -> Recipe:
+    return Recipe(
+        name="adam",
+        lr=lr,
+        moment=RawEMA(beta=beta),
+        curvature=SecondMoment(beta=beta2),
+        rectifier=SquareRoot(eps=eps),
+        decay=AdamWDecay(weight_decay=0.0),
+    )
