@@ -123,10 +123,13 @@ def _installed(shape: str) -> dict[str, Make]:
     return found
 
 
-def parameters(shape: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def parameters(
+    shape: str | list[tuple[int, ...]], device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
     """Parameters with gradients."""
     torch.manual_seed(0)
-    params = [(0.1 * torch.randn(s, device=device)).to(dtype).requires_grad_() for s in SHAPES[shape]]
+    sizes = SHAPES[shape] if isinstance(shape, str) else shape
+    params = [(0.1 * torch.randn(s, device=device)).to(dtype).requires_grad_() for s in sizes]
     for p in params:
         p.grad = 0.01 * torch.randn_like(p)
     return params

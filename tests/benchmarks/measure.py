@@ -9,15 +9,23 @@ from typing import Any
 
 import torch
 
-from tests.benchmarks.contenders import contenders, parameters
+from tests.benchmarks.contenders import Make, contenders, parameters
 
 BASE = "torch AdamW fused"
 
 
 class Interleaved:
-    """Every contender once a round, so that a noisy machine is noisy for all; medians, and ratios to fused AdamW."""
+    """Every contender once a round, so that a noisy machine is noisy for all; medians, and ratios to one of them."""
 
-    def __init__(self, shape: str, only: Callable[[str], bool] = lambda name: True) -> None:
+    def __init__(
+        self,
+        shape: str | list[tuple[int, ...]],
+        only: Callable[[str], bool] = lambda name: True,
+        made: dict[str, Make] | None = None,
+    ) -> None:
+        """shape: a name, or the tensors' shapes.  made: the contenders, the first the unit of the ratios; default those of a shape."""
+        makers = contenders(str(shape)) if made is None else made
+        self.base = BASE if made is None else next(iter(made))
         self.first: dict[str, float] = {}
         self.times: dict[str, list[float]] = {}
         self.made: dict[str, Any] = {}
@@ -25,8 +33,8 @@ class Interleaved:
         self.count = 0
         self.copies: list[float] = []
         self.source, self.target = (torch.zeros(2**26) for _ in range(2))
-        for name, make in contenders(shape).items():
-            if name != BASE and not only(name):
+        for name, make in makers.items():
+            if name != self.base and not only(name):
                 continue
             params = parameters(shape)
             self.count = sum(p.numel() for p in params)
@@ -59,8 +67,8 @@ class Interleaved:
                 p.grad = g
 
     def rows(self) -> list[dict[str, Any]]:
-        """Name, median ms, ratio to fused AdamW, seconds of the first step, state words a parameter."""
-        base = statistics.median(self.times[BASE])
+        """Name, median ms, ratio, seconds of the first step, state words a parameter."""
+        base = statistics.median(self.times[self.base])
         rows = []
         for name, seconds in self.times.items():
             self._restore(name)

@@ -1,0 +1,51 @@
+"""Methods with matrices and histories beside the published ones, on two layers of the Transformer, in turns in one process.
+
+make bench
+"""
+
+import os
+
+import pytest
+import torch
+
+from tests.benchmarks.contenders import ours, transformer
+from tests.benchmarks.measure import Interleaved, table
+
+LAYERS = transformer()[1:25]  # 24 tensors, 6.3 M parameters
+MATRICES = [s for s in LAYERS if len(s) == 2]
+
+
+def muon():
+    """Matrices only, which is all that torch's takes; it iterates in bfloat16, ours in float32."""
+    made = {"torch Muon": lambda p: torch.optim.Muon(p, lr=0.01, weight_decay=0.0)}
+    return MATRICES, made | {f"muon {b}": ours("muon", backend=b) for b in ("eager", "compiled")}
+
+
+def soap():
+    package = pytest.importorskip("pytorch_optimizer", reason="pytorch_optimizer (extra bench) is the peer")
+    made = {"pytorch_optimizer SOAP": lambda p: package.SOAP(p, lr=0.003)}
+    return LAYERS, made | {f"soap {b}": ours("soap", backend=b) for b in ("eager", "compiled")}
+
+
+def lbfgs():
+    """Ten pairs, a step of a fixed length, one gradient a step."""
+
+    def torchs(p):
+        optimizer = torch.optim.LBFGS(p, lr=0.01, max_iter=1, history_size=10, tolerance_grad=0, tolerance_change=0)
+        step = optimizer.step
+        optimizer.step = lambda: step(lambda: torch.tensor(1.0))
+        return optimizer
+
+    return LAYERS, {"torch LBFGS(10)": torchs} | {f"lbfgs {b}": ours("lbfgs", backend=b) for b in ("eager", "compiled")}
+
+
+@pytest.mark.parametrize("family", [muon, soap, lbfgs])
+def test_family(family, benchmark, capsys):
+    torch.set_num_threads(os.cpu_count() or 1)
+    shapes, made = family()
+    run = Interleaved(shapes, made=made)
+    benchmark.pedantic(run.round, rounds=21, warmup_rounds=3)  # two of SOAP's twenty steps find a new basis
+    rows = benchmark.extra_info["rows"] = run.rows()
+    benchmark.extra_info.update(shape=family.__name__, parameters=run.count, threads=torch.get_num_threads())
+    with capsys.disabled():
+        print(f"\n\n{family.__name__}: {len(shapes)} tensors, {run.count / 1e6:.2f} M parameters\n{table(rows)}")
