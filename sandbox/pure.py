@@ -57,7 +57,7 @@ def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
 
 
 def laid(recipe: Composition, p: Tensor, state: kernel.State) -> kernel.State:
-    """The blocks' state of a tensor as a step takes it: in its precision, and what has a number a coordinate as a matrix, if the
+    """The blocks' state of a tensor as a step takes it: in its precision, what has a number a coordinate as a matrix if the
     recipe wants one."""
     state = {name: state[name].to(state_dtype(p.dtype)) for name in recipe.state_kinds()}
     if not recipe.matrix:

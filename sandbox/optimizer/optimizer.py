@@ -236,22 +236,21 @@ class Optimizer(Base):
     def _planned(
         self, index: int, cohort: Cohort, row: list[Tensor | None], inputs: dict[str, ByParameter], norm: Tensor | None
     ) -> Step:
-        whole, lr = self.current_recipe(index), groups.rate(self.param_groups[index], cohort.steps + 1)
-        recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], lr)
+        whole, group = self.current_recipe(index), self.param_groups[index]
+        recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], groups.rate(group, cohort.steps + 1))
         recipe = parts.at(recipe, cohort.steps + 1) if recipe.has_schedules else recipe
         recipe.decay.check_lr(lr)
         mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
         given = {name: [inputs[name][p] for p in cohort.params] for name in recipe.inputs}
-        how = norm if recipe.needs_norm else None, self.state_dtype, self.param_groups[index]["seed"]
-        return Step(recipe, lr, cast(list[Tensor], mine), given, *how)
+        norm = norm if recipe.needs_norm else None
+        return Step(recipe, lr, cast(list[Tensor], mine), given, norm, self.state_dtype, group["seed"])
 
     def _in_step(self, index: int, grads: list[Tensor | None], ranks: Ranks | None) -> list[Cohort]:
-        group, present = self.param_groups[index], [g is not None for g in grads]
-        kept = self._cohorts.get(index)
+        group, present, kept = self.param_groups[index], [g is not None for g in grads], self._cohorts.get(index)
         if kept is None or not kept.still_valid(group, present):
             part = None if ranks is None else functools.partial(shards.part, ranks=ranks.size, dealt=self._dealt is not None)
-            how = functools.partial(groups.name, self.param_groups, index), part, self.state_dtype
-            kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, self.state, *how)
+            how = self.state, functools.partial(groups.name, self.param_groups, index), part, self.state_dtype
+            kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, *how)
         return kept.each
 
     def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str, ranks: Ranks | None = None) -> bool:
