@@ -21,7 +21,7 @@ BF16 = torch.bfloat16
 # small ones, one of many rows, and one that goes its own way, in more than one piece
 SHAPES = [(3, 4), (5,), (2, 3, 2), (), (700,), (400, 400)]
 # a word, two, three with scope states, one that recalls nothing, odd ones, other scopes
-RECIPES = ["sgd", "adamw", "apollo", "scale-invariant", "adan", "ademamix", "channel-secant", "global-secant", "monotone"]
+RECIPES = ["sgd", "adamw", "apollo", "scale-invariant", "adan", "ademamix", "channel-secant", "global-secant", "monotone", "muon", "soap"]
 
 
 def neighbours(x):
@@ -156,8 +156,8 @@ def test_a_step_rounds_what_a_float32_step_computes(name, options):
         ]
         right, _ = recipe.update(before, [p.detach().clone() for p in params], [p.grad for p in params], lr=0.01)
         optimizer.step()
-        elements = [n for n, kind in recipe.state_kinds().items() if kind == ELEMENT]
         for p, wide in zip(params, right, strict=True):
+            elements = [n for n, kind in recipe.of(p).state_kinds().items() if kind == ELEMENT]
             for name, found in optimizer.state[p].items():
                 if name not in elements:
                     assert found.dtype == wide[name].dtype
