@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 import variants
 from sandbox.blocks import Block
 
@@ -15,6 +17,36 @@ def _asks_for_more(name):
 
 # Those that need no likelihood to draw labels from, and no layers; the problems of most tests have none.
 NAMES = [name for name in variants.names() if not _asks_for_more(name)]
+
+
+def _blocks(name):
+    blocks = [block for _, block in variants.get(name).blocks()]
+    return (
+        {variants.get(name).scope}
+        | {type(b).__name__ for b in blocks}
+        | {type(getattr(b, "inner", b)).__name__ for b in blocks}
+    )
+
+
+def _covering():
+    """A few variants that together have every block and scope, whole matrices apart: tests/variants runs those in each backend."""
+    found = ["apollo", "adamw", "global-secant"]
+    rest = [name for name in NAMES if not variants.get(name).matrix]
+    while True:
+        seen = set().union(*map(_blocks, found))
+        most = max(rest, key=lambda name: len(_blocks(name) - seen))
+        if not _blocks(most) - seen:
+            return found
+        found.append(most)
+
+
+COVERING = _covering()
+
+
+def each(names):
+    """Names for a test of every variant: `make test` takes those that bring a new block, `make test-all` the others too."""
+    few = [*COVERING, *(name for name in NAMES if variants.get(name).matrix)]
+    return [pytest.param(name, marks=[] if name in few else [pytest.mark.slow]) for name in names]
 
 
 def light(name, pairs=SHORT):

@@ -21,13 +21,14 @@ from torch import Tensor
 from torch.fx import Node
 
 from sandbox.backends.cut import Phase
+from sandbox.backends.fused import fuse
 from sandbox.backends.layout import fill_places, row_sums
 from sandbox.backends.record import NotRecordable
 
 ATEN, OURS = torch.ops.aten, torch.ops.apollo_sandbox
 FILLS = {ATEN.ones_like.default: 1, ATEN.zeros_like.default: 0}
 COPIES = (ATEN._to_copy.default, OURS.hold.default)
-OVER_PIECES = {ATEN.sum.default: torch.sum, ATEN.amax.default: torch.amax}  # of one piece, then of all
+OVER_PIECES = {ATEN.sum.default: torch.sum, ATEN.dot.default: torch.sum, ATEN.amax.default: torch.amax}  # of a piece, of all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Writer:
 
     def __init__(self, phase: Phase, inputs: int, length: tuple[int, int], *, cpu: bool) -> None:
         self.module, self.length, self.cpu = phase.graph, length, cpu
+        fuse(phase.graph, self._is_long)
         self.nodes: list[Node] = list(phase.graph.graph.nodes)
         self.places = [n for n in self.nodes if n.op == "placeholder"]
         self.count = inputs

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, Flow, block
+from sandbox.blocks.moment import RawEMA
 from sandbox.blocks.number import Number, number
 from sandbox.blocks.slots import Moment
 
@@ -38,7 +39,7 @@ class TwoRates(Moment):
 
 
 @block
-class FastAndSlow(Moment):
+class FastAndSlow(RawEMA):
     """m = β m + (1-β) g;  l = β₃ l + (1-β₃) g;  u = m/(1-βᵗ) + α l   (Pagliardini et al. 2024, AdEMAMix).
 
     The slow average l is not corrected for its start at 0.  The paper's warm-ups are functions of t for α and β₃.
@@ -49,19 +50,10 @@ class FastAndSlow(Moment):
     slow_beta: Number = number(default=0.9999, range="[0, 1)")
     alpha: Number = number(default=2.0, range="[0, inf)")
     state = {"m": ELEMENT, "slow": ELEMENT}
-    recalls = False
     latex = (
         r"m_t = \beta m_{t-1} + (1-\beta) g_t,\quad l_t = \beta_3 l_{t-1} + (1-\beta_3) g_t,\quad "
         r"u_t = m_t/(1-\beta^t) + \alpha l_t"
     )
-
-    def weight(self, t: Any) -> Any:
-        """1 - β."""
-        return 1 - self.beta
-
-    def coefficients(self, t: Any) -> dict[str, Any]:
-        """1/(1-β^t)."""
-        return {"unbias": 1 / (1 - self.beta**t)}
 
     def step(self, x: Flow, *, m: Tensor, slow: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """The mixture, and both averages."""
@@ -78,7 +70,7 @@ def change(x: Flow) -> Tensor:
 
 
 @block
-class NesterovMoment(Moment):
+class NesterovMoment(RawEMA):
     """m = β m + (1-β) g;  w = β₂ w + (1-β₂)(g - g');  u = m/(1-βᵗ) + β₂ w/(1-β₂ᵗ)   (Xie et al. 2022, Adan).
 
     g' is the previous g.  Both β are shares of the past, as in the authors' code; their paper's are the other shares.
@@ -89,19 +81,14 @@ class NesterovMoment(Moment):
     change_beta: Number = number(default=0.92, range="[0, 1)")
     needs = ("g_old",)
     state = {"m": ELEMENT, "w": ELEMENT}
-    recalls = False
     latex = (
         r"m_t = \beta m_{t-1} + (1-\beta) g_t,\quad w_t = \beta_2 w_{t-1} + (1-\beta_2)(g_t - g_{t-1}),\quad "
         r"u_t = m_t/(1-\beta^t) + \beta_2 w_t/(1-\beta_2^t)"
     )
 
-    def weight(self, t: Any) -> Any:
-        """1 - β."""
-        return 1 - self.beta
-
     def coefficients(self, t: Any) -> dict[str, Any]:
         """1/(1-β^t) and β₂/(1-β₂^t)."""
-        return {"unbias": 1 / (1 - self.beta**t), "change": self.change_beta / (1 - self.change_beta**t)}
+        return {**super().coefficients(t), "change": self.change_beta / (1 - self.change_beta**t)}
 
     def step(self, x: Flow, *, m: Tensor, w: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """The look ahead, and both averages."""
@@ -113,20 +100,14 @@ class NesterovMoment(Moment):
 
 
 @block
-class NesterovEMA(Moment):
+class NesterovEMA(RawEMA):
     """m = β m + (1-β) g;  u = β m + (1-β) g   (Jordan et al. 2024, Muon: one step ahead on the average).
 
     beta: β in [0, 1).
     """
 
     beta: Number = number(default=0.95, range="[0, 1)")
-    recalls = False
-    state = {"m": ELEMENT}
     latex = r"m_t = \beta m_{t-1} + (1-\beta) g_t,\quad u_t = \beta m_t + (1-\beta) g_t"
-
-    def weight(self, t: Any) -> Any:
-        """1 - β."""
-        return 1 - self.beta
 
     def step(self, x: Flow, *, m: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """One step ahead, and m."""

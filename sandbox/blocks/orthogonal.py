@@ -22,11 +22,13 @@ class Orthogonalize(Solve):
     X comes near to U Vᵀ of m/D = U Σ Vᵀ.  a, b, c = 3.4445, -4.7750, 2.0315.
     steps: k ≥ 0, iterations; exact=True takes U Vᵀ itself, by a singular value decomposition.
     scale: s of an (m, n) matrix: "original" √max(1, m/n), "rms" 0.2 √max(m, n) (Liu et al. 2025: updates as large as AdamW's),
-    or "none" 1.  Published code iterates in bfloat16; this one in the precision of the state.
+    or "none" 1.
+    bfloat16: whether the iterations are computed in it, as published code does, or in the precision of the state.
     """
 
     steps: int = 5
     exact: bool = False
+    bfloat16: bool = False
     scale: str = "original"
     matrix = True
     recalls = False
@@ -47,7 +49,8 @@ class Orthogonalize(Solve):
         p = x.value
         # m and n as tensors, so that no graph takes a size for granted
         m, n = torch.ones_like(p[:, 0]).sum(), torch.ones_like(p[0]).sum()
-        return _SCALES[self.scale](m, n) * (polar(p) if self.exact else orthogonal(p, self.steps)), state
+        X = polar(p) if self.exact else orthogonal(p.to(torch.bfloat16) if self.bfloat16 else p, self.steps).to(p.dtype)
+        return _SCALES[self.scale](m, n) * X, state
 
 
 _SCALES = {

@@ -2,8 +2,11 @@
 
 optimizer = sandbox.drivers.HessianFree(model.parameters())
 optimizer.step(closure)            # the closure returns the loss and leaves backward() to the step
+optimizer = sandbox.drivers.SFO(model.parameters(), count=len(batches))
+optimizer.step(closure)            # closure(i) returns the loss of batch i
 """
 
 from sandbox.drivers.hessian_free import HessianFree
+from sandbox.drivers.sum_of_functions import SFO
 
-__all__ = ["HessianFree"]
+__all__ = ["SFO", "HessianFree"]

@@ -31,6 +31,8 @@ class Ours:
 
     recipe: Recipe
 
+    functions = 0
+
     @property
     def name(self) -> str:
         """The recipe's."""

@@ -55,6 +55,13 @@ class Outside:
     moving = False
 
     @property
+    def functions(self) -> int:
+        """How many batches the optimizer keeps to, the first of the stream: its closure is told the number of one.  0 where it
+        keeps to none; such an optimizer says so by an attribute `by_number`, and how many by its argument "count".
+        """
+        return int(self.options.get("count", 0)) if getattr(self.factory, "by_number", False) else 0
+
+    @property
     def second_order(self) -> bool:
         """Whether the optimizer's closure is to leave backward() to it; it says so by an attribute of this name."""
         return bool(getattr(self.factory, "second_order", False))

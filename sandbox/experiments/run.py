@@ -71,6 +71,7 @@ class _Training:
         made = (schedules.of_run(o, run.steps, run.warmup, run.schedule) for o in self.optimizers)
         self.schedulers = [s for s in made if s is not None]
         self.batches = task.stream(run.seed, self.model)
+        self.fixed = [self._next() for _ in range(method.functions)]
         self.gradients = 0
         self._mode("train")
 
@@ -109,12 +110,12 @@ class _Training:
 
     def _step(self) -> bool:
         """One update; whether loss and gradients were finite."""
-        needed = range(self.run.options.accumulate)
-        batches = [self.task.to(next(self.batches), self.device) for _ in needed]
+        drawn = [] if self.fixed else self._next()
         calls, mark = 0, None
 
-        def closure() -> Any:
+        def closure(i: int | None = None) -> Any:
             nonlocal calls, mark
+            batches = drawn if i is None else self.fixed[i]
             if self.network:
                 if calls == 0:
                     mark = self.noise.mark()
@@ -147,6 +148,9 @@ class _Training:
         if self.method.second_order:
             loss = self.shares.average([], loss)
         return math.isfinite(float(torch.as_tensor(loss).detach()))
+
+    def _next(self) -> list[Any]:
+        return [self.task.to(next(self.batches), self.device) for _ in range(self.run.options.accumulate)]
 
     def _autocast(self) -> Any:
         if self.run.options.autocast is None:

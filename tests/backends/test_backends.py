@@ -1,8 +1,8 @@
 """Every variant in every backend: the same trajectory as the reference, whatever happens to the optimizer on the way.
 
 Graphs are shared by all cases of one recipe and dtype: a new model compiles nothing.  Backends run with LARGE = 10, so that
-each case takes both ways, arena and large tensors, and in pieces of a row or eight entries.  float32 runs in
-`make test-all`, but for scripts.
+each case takes both ways, arena and large tensors, and in pieces of a row or eight entries.  `make test` takes the variants
+that bring a block, in float64 and scripts in float32 too; `make test-all` the rest.
 """
 
 import pytest
@@ -12,7 +12,7 @@ import sandbox
 import variants
 from sandbox.blocks import ClipGlobalNorm, Decoupled, L2Decay, Stable
 from tests.backends.trajectories import assert_alike, reference, trajectory
-from tests.light import NAMES, light
+from tests.light import COVERING, NAMES, light
 from tests.outside_blocks import Halfway, MeanAbsolute, Remembering
 from tests.problem import Torchs
 
@@ -31,8 +31,10 @@ def cases():
     for name in NAMES:
         for backend in ("eager", "compiled", "scripted"):
             for dtype in (torch.float64, torch.float32):
-                costly = dtype == torch.float32 or (name in HISTORY and backend == "compiled")
-                slow = [pytest.mark.slow] if backend != "scripted" and costly else []
+                costly = backend == "compiled" and (name in HISTORY or dtype == torch.float32)
+                slow = (
+                    [pytest.mark.slow] if costly or name not in COVERING or (backend, dtype) == ("eager", torch.float32) else []
+                )
                 yield pytest.param(name, backend, dtype, id=f"{name}-{backend}-{str(dtype)[6:]}", marks=slow)
 
 

@@ -21,7 +21,19 @@ BF16 = torch.bfloat16
 # small ones, one of many rows, and one that goes its own way, in more than one piece
 SHAPES = [(3, 4), (5,), (2, 3, 2), (), (700,), (400, 400)]
 # a word, two, three with scope states, one that recalls nothing, odd ones, other scopes
-RECIPES = ["sgd", "adamw", "apollo", "scale-invariant", "adan", "ademamix", "channel-secant", "global-secant", "monotone", "muon", "soap"]
+RECIPES = [
+    "sgd",
+    "adamw",
+    "apollo",
+    "scale-invariant",
+    "adan",
+    "ademamix",
+    "channel-secant",
+    "global-secant",
+    "monotone",
+    "muon",
+    "soap",
+]
 
 
 def neighbours(x):

@@ -66,7 +66,7 @@ class PlainApollo(torch.optim.Optimizer):
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 
-def ours(recipe: str, **options: Any) -> Make:
+def ours(recipe: str | sandbox.Recipe, **options: Any) -> Make:
     """Our optimizer without the check for NaN, which torch's have not either."""
     return lambda params: sandbox.Optimizer(params, recipe, nonfinite="pass", **options)
 

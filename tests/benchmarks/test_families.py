@@ -8,6 +8,8 @@ import os
 import pytest
 import torch
 
+import variants
+from sandbox.blocks import Orthogonalize
 from tests.benchmarks.contenders import ours, transformer
 from tests.benchmarks.measure import Interleaved, table
 
@@ -16,9 +18,12 @@ MATRICES = [s for s in LAYERS if len(s) == 2]
 
 
 def muon():
-    """Matrices only, which is all that torch's takes; it iterates in bfloat16, ours in float32."""
+    """Matrices only, which is all that torch's takes; it iterates in bfloat16."""
     made = {"torch Muon": lambda p: torch.optim.Muon(p, lr=0.01, weight_decay=0.0)}
-    return MATRICES, made | {f"muon {b}": ours("muon", backend=b) for b in ("eager", "compiled")}
+    half = variants.get("muon").replace(solve=Orthogonalize(bfloat16=True))
+    for backend in ("eager", "compiled"):
+        made |= {f"muon {backend}": ours("muon", backend=backend), f"muon in bfloat16 {backend}": ours(half, backend=backend)}
+    return MATRICES, made
 
 
 def soap():

@@ -124,8 +124,9 @@ def half(mesh, rank, world):
 
 
 def table(rank, world, names, backends):
-    """Equality by (backend, whether some tensors count as large)."""
-    return {(b, sizes.__name__): sizes(rank, world, names, b) for b in backends for sizes in (equality, large)}
+    """Equality by (backend, whether some tensors count as large), the latter for a few recipes."""
+    both = ((equality, names), (large, LARGE))
+    return {(backend, sizes.__name__): sizes(rank, world, some, backend) for backend in backends for sizes, some in both}
 
 
 def large(rank, world, names, backend):

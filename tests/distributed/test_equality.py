@@ -57,13 +57,13 @@ def test_every_first_order_recipe(world, backends):
     names = [*FIRST_ORDER, *CLIPS]
     found = run(world, "cases:table", names, backends, seconds=1800)
     for key in found[0]:
-        results, compared = [each[key] for each in found], list(names)
-        if key[0] == "compiled":
+        results, compared = [each[key] for each in found], LARGE if key[1] == "large" else list(names)
+        if key == ("compiled", "equality"):
             compared.remove("channel-secant")
             assert all("is not compiled for such parts" in each["channel-secant"] for each in results)
         close(results, compared)
-        if key in (("eager", "equality"), ("compiled", "equality")):
-            assert {n: results[0][n]["sent"] for n in compared if n in SENT} == {n: SENT[n] for n in compared if n in SENT}
+        if key[1] == "equality" and key[0] != "reference":  # which has rounds of its own
+            assert all(results[0][name]["sent"] == SENT[name] for name in compared if name in SENT)
 
 
 def test_large_tensors_in_parts(two_ranks):

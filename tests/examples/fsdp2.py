@@ -1,9 +1,9 @@
 """A small character Transformer on packaged speeches, sharded by fully_shard, checkpointed and resumed:
 
-    torchrun --nproc-per-node 2 --max-restarts 3 tests/examples/fsdp2.py --folder results/fsdp2 --steps 200
+    torchrun --nproc-per-node 2 tests/examples/fsdp2.py --folder results/fsdp2 --steps 200
 
-Where a process dies, torchrun starts all of them again, and they go on from their last checkpoint; so they do when the command
-is given again, on any number of processes.
+Where a process dies, torchrun ends the others.  Given again, on any number of processes, the command goes on from the last
+checkpoint.
 """
 
 import argparse

@@ -47,11 +47,11 @@ def close(one, two):
 
 
 def test_two_ranks_give_the_rows_of_one_process(tmp_path):
-    """A weighted mean of shares of 6 and 5 rows; a Hessian-vector product; a second gradient a step; an optimizer from elsewhere."""
-    recipes = ["apollo", "adahessian", variants.get("apollo").replace(pairs=SameBatch(), name="again"), "torch.optim:NAdam"]
+    """A weighted mean of shares of 6 and 5 rows; a Hessian-vector product; an optimizer from elsewhere."""
+    recipes = ["apollo", "adahessian", "torch.optim:NAdam"]
     (one, two), kept = both(tmp_path, recipes, ranks.task(), probes=["secant_residual"], every=4)
     close(one, two)
-    assert one["train_loss"].n_unique() > 20
+    assert one["train_loss"].n_unique() == 2 + 3 * 2 * 3  # the starts of both seeds, and what follows
     assert all('"ranks": 2' in text for text in kept["options"])
 
 
@@ -62,7 +62,9 @@ def test_accumulated_batches_and_time_limits(tmp_path):
 
 @pytest.mark.slow
 def test_through_other_processes(tmp_path):
-    (one, two), _ = both(tmp_path, ["apollo", "adamw"], ranks.task(), jobs=2)
+    """And with a second gradient a step."""
+    again = variants.get("apollo").replace(pairs=SameBatch(), name="again")
+    (one, two), _ = both(tmp_path, [again, "adamw"], ranks.task(), jobs=2)
     close(one, two)
 
 

@@ -21,7 +21,13 @@ def small(**more):
     return Study(key="F0", name="small", question="?", note="A test.", tiers={"smoke": [part]})
 
 
-@pytest.mark.parametrize("study", studies.all_studies(), ids=lambda s: s.key)
+QUICK = ("F1", "F6", "F7", "F13")  # a convolutional network, a language model, a translation, scales: each its own kind of task
+SMOKE = [
+    pytest.param(study, id=study.key, marks=[] if study.key in QUICK else [pytest.mark.slow]) for study in studies.all_studies()
+]
+
+
+@pytest.mark.parametrize("study", SMOKE)
 def test_smoke_tiers_run(study, tmp_path):
     rows = pl.read_parquet(run(study, "smoke", tmp_path))
     ends = rows.filter(pl.col("step") == pl.col("steps"))
