@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sandbox import kernel, parts, scope, suggest
+from sandbox import kernel, parts, rounding, scope, suggest
 from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE
 from sandbox.composition import Composition
 
@@ -29,8 +29,8 @@ def first_numbers(recipe: Composition) -> dict[str, Any]:
     return {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.recalled}}
 
 
-def init(recipe: Composition, p: Tensor) -> dict[str, Tensor]:
-    """State of one tensor before the first step; see `Recipe.init`."""
+def init(recipe: Composition, p: Tensor, narrow: torch.dtype | None = None) -> dict[str, Tensor]:
+    """State of one tensor before the first step; see `Recipe.init`.  narrow: the dtype of states of one number a coordinate."""
     if not p.is_floating_point():
         raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
     recipe = recipe.of(p)
@@ -38,7 +38,8 @@ def init(recipe: Composition, p: Tensor) -> dict[str, Tensor]:
     state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
     for name, kind in recipe.state_kinds().items():
-        zeros = torch.zeros(state_shape(recipe, kind, p), dtype=state_dtype(p.dtype), device=p.device)
+        dtype = rounding.dtype_of(kind, state_dtype(p.dtype), narrow)
+        zeros = torch.zeros(state_shape(recipe, kind, p), dtype=dtype, device=p.device)
         value = initial.get(name, 0.0)
         if kind in QUADRATIC and (isinstance(value, Tensor) or value):
             value = value * torch.eye(zeros.shape[0], dtype=zeros.dtype, device=p.device)
@@ -56,9 +57,11 @@ def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
 
 
 def laid(recipe: Composition, p: Tensor, state: kernel.State) -> kernel.State:
-    """The blocks' state of a tensor as a step takes it: what has a number a coordinate as a matrix, if the recipe wants one."""
+    """The blocks' state of a tensor as a step takes it: in its precision, what has a number a coordinate as a matrix if the
+    recipe wants one."""
+    state = {name: state[name].to(state_dtype(p.dtype)) for name in recipe.state_kinds()}
     if not recipe.matrix:
-        return {name: state[name] for name in recipe.state_kinds()}
+        return state
     m, n = scope.matrix(p)
     few = {"channel": (m, 1), "coordinate": (m, n)}.get(recipe.scope, ())
     shapes = {ELEMENT: (m, n), SCOPE: few}
@@ -154,7 +157,7 @@ def together(
     theta, g = layout.pack(wide[0]), layout.pack(wide[1])
     packed = {name: layout.pack(row) for name, row in inputs.items()}
     pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
-    state = {name: pack[name]([s[name] for s in states]) for name in kinds}
+    state = {name: pack[name]([s[name].to(dtype) for s in states]) for name in kinds}
     new, theta = kernel.advance(prepared, state, theta, g, *across(layout.tensor, layout.everything), norm, packed, observe)
     apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
     each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
@@ -163,8 +166,10 @@ def together(
 
 def asked(recipe: Composition, state: dict[str, Any], p: Tensor) -> Tensor:
     """The v with which one tensor's step wants H v."""
-    own = kernel.own("pairs", recipe.pairs, state)
-    return recipe.pairs.vector(state["step"] + 1, p.to(state_dtype(p.dtype)), state.get("direction.d"), **own).to(p.dtype)
+    dtype = state_dtype(p.dtype)
+    wide = {name: state[name].to(dtype) for name in recipe.state_kinds()}
+    own = kernel.own("pairs", recipe.pairs, wide)
+    return recipe.pairs.vector(state["step"] + 1, p.to(dtype), wide.get("direction.d"), **own).to(p.dtype)
 
 
 def _like(value: Any, old: Tensor) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sandbox import suggest
+import torch
+
+from sandbox import rounding, suggest
 from sandbox.backends.base import Backend, Cohort, Step, all_finite, needs_sums, totals
 
 __all__ = ["NAMES", "Backend", "Cohort", "Step", "all_finite", "get", "needs_sums", "totals"]
@@ -10,11 +12,20 @@ __all__ = ["NAMES", "Backend", "Cohort", "Step", "all_finite", "get", "needs_sum
 NAMES = ("eager", "reference", "compiled", "scripted")
 
 
-def get(backend: str | Backend, *, flat: bool = False) -> Backend:
+def get(backend: str | Backend, *, flat: bool = False, state_dtype: torch.dtype | None = None) -> Backend:
     """The backend called `backend`, or one made by hand.
 
-    flat: see `sandbox.backends.compiled`.  Raises ValueError for an unknown name, or for `flat` with another backend.
+    flat: see `sandbox.backends.compiled`; state_dtype: see `sandbox.rounding`.
+    Raises ValueError for an unknown name, and for `flat` or a dtype that the backend does not know.
     """
+    rounding.check(state_dtype)
+    made = _made(backend, flat)
+    if state_dtype is not None and not getattr(made, "rounds", False):
+        raise ValueError(f"backend {made.name!r} keeps states as it computes them; state_dtype needs 'eager' or 'compiled'")
+    return made
+
+
+def _made(backend: str | Backend, flat: bool) -> Backend:
     if isinstance(backend, str) and backend not in NAMES:
         raise ValueError(suggest.unknown("backend", backend, NAMES))
     if flat and backend != "compiled":

@@ -47,6 +47,10 @@ class Cohort:
         """Updates made."""
         return int(self.last["step"])
 
+    def first(self, i: int) -> int:
+        """The place in its tensor of the first entry of member i."""
+        return 0 if self.parts is None else self.parts[i].first
+
     def check(self, grads: list[Tensor]) -> None:
         """Raises TypeError for a sparse gradient, ValueError for one of another shape than its parameter."""
         for place, p, g in zip(self.members, self.params, grads, strict=True):
@@ -83,6 +87,8 @@ class Step:
     grads: list[Tensor]
     inputs: dict[str, list[Tensor]]
     norm: Tensor | None  # ‖g‖₂ over all gradients of the optimizer, where the recipe needs it
+    state_dtype: torch.dtype | None = None  # of states of one number a coordinate, see `sandbox.rounding`; None: as computed
+    seed: int = 0  # of their rounding
 
     def extra(self, i: int) -> dict[str, Tensor]:
         """The inputs of member i."""
@@ -94,6 +100,7 @@ class Backend(Protocol):
 
     One that can train parts of tensors also has `phases(cohort, step)`: after `load`, a generator that yields the parts of sums
     that it waits for (`Pending`) and gets their totals over all ranks; it changes nothing, and returns a function that does.
+    One that keeps states in `Step.state_dtype` says so by `rounds = True`.
     """
 
     name: str

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from sandbox import kernel, suggest
+from sandbox import kernel, rounding, suggest
 from sandbox.backends import layout
 from sandbox.backends.record import record
 from sandbox.blocks import COLUMNS, ELEMENT, LEFT, RIGHT, ROWS, SCOPE, SQUARE, TENSOR
@@ -66,6 +66,12 @@ class Signature:
     dtype: torch.dtype
     device: str
     evaluated: bool  # numbers come from `kernel.evaluate` on the host; else the graph evaluates them
+    stored: torch.dtype | None = None  # of states of one number a coordinate, rounded at random; None: `dtype`
+
+    @property
+    def row(self) -> int:
+        """Entries of a row, as `layout.counter` takes them."""
+        return self.width if self.kind == "arena" else layout.WIDTH
 
 
 def numbers_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any], *, evaluated: bool) -> tuple[list[Any], Any]:
@@ -90,10 +96,11 @@ def values_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any]) -> tuple
 
 
 def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1, marked: bool = False) -> GraphModule:
-    """The graph of step(numbers, *rows, theta, g, *norm, *inputs, *state), which changes theta and state in place.
+    """The graph of step(numbers, *rows, theta, g, *norm, *inputs, *places, *state), which changes theta and state in place.
 
     numbers: (n,), the leaves of `numbers_of`.  rows: owner, lengths and valid of tensors, then of scopes, for an arena.
-    norm and inputs (in the order of `recipe.inputs`): where the recipe needs them.
+    norm and inputs (in the order of `recipe.inputs`): where the recipe needs them.  places: key, first and column of
+    `layout.counter`, where states are rounded.
     opaque: for Inductor, which wants operators that it knows, and nothing written in place but inputs.
     marked: name the sums over scopes, so that the graph can be cut there (`sandbox.backends.cut`).
     """
@@ -137,7 +144,7 @@ def no_graph(recipe: Recipe, error: Exception) -> NoGraph:
 
 
 def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor], **form: bool) -> Callable[..., list[Tensor]]:
-    """What is traced: (numbers, *rows, theta, g, *norm, *inputs, *state) -> [*new state, new theta].
+    """What is traced: (numbers, *rows, theta, g, *norm, *inputs, *places, *state) -> [*new state, new theta].
 
     copy: of what is written elsewhere before it is read; Inductor takes a clone for nothing, an operator of ours it must leave.
     form: of `layout.scopes`.
@@ -149,15 +156,18 @@ def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor]
         theta, g = states.pop(0), states.pop(0)
         norm = states.pop(0).view(()) if recipe.needs_norm else None
         inputs = {name: states.pop(0).to(signature.dtype) for name in recipe.inputs}
+        places = [states.pop(0) for _ in range(3)] if signature.stored else []
         exact = pytree.tree_unflatten(list(numbers.unbind()), signature.structure)
         if not signature.evaluated:
             exact = kernel.evaluate(*exact)
         prepared = pytree.tree_map(lambda v: torch.as_tensor(v).to(signature.dtype), exact)
         pair = (layout.Rows(*rows[:3]), layout.Rows(*rows[3:])) if rows else None
         tensor, within = layout.scopes(signature.kind, signature.scope, pair, **form)
-        state = dict(zip(names, states, strict=True))
+        state = {name: value.to(signature.dtype) for name, value in zip(names, states, strict=True)}
         wide = theta.to(signature.dtype), g.to(signature.dtype)
         new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, inputs)
+        if places:
+            new = rounding.stored(recipe.state_kinds(), new, layout.counter(signature.kind, theta, *places))
         if not signature.evaluated:
             next_last = [torch.as_tensor(v).to(numbers.dtype).view(()) for v in exact.applied.values()]
             numbers.narrow(0, signature.structure.num_leaves - len(next_last), len(next_last)).copy_(torch.stack(next_last))
@@ -245,7 +255,11 @@ def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) ->
     inputs += [filled(shape, signature.theta), filled(shape, signature.grad)]
     inputs += [filled((1,), signature.dtype)] if recipe.needs_norm else []
     inputs += [filled(shape, signature.grad) for _ in recipe.inputs]
-    return inputs + [filled(shapes[k], signature.dtype) for k in kinds.values()]
+    if signature.stored:
+        first = torch.zeros(length if kind == "arena" else 1, dtype=torch.int32, device=device)
+        inputs += [torch.zeros(1, dtype=torch.int32, device=device), first, layout.columns(signature.row, device)]
+    kept = [(k, rounding.dtype_of(k, signature.dtype, signature.stored)) for k in kinds.values()]
+    return inputs + [filled(shapes[k], dtype) for k, dtype in kept]
 
 
 def write_step_only(graph: GraphModule) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from torch.fx import GraphModule
 from sandbox import suggest
 from sandbox.backends import graph, selfcheck
 from sandbox.backends.cut import checking, cut
+from sandbox.backends.layout import WIDTH
 from sandbox.backends.places import Run
 from sandbox.recipe import Recipe
 
@@ -65,6 +67,7 @@ class Kernel:
 
     def _through_dynamo(self) -> Callable[..., None]:
         if self._dynamo is None:
+            _lower()
             self._dynamo = torch.compile(self._trace(), fullgraph=True, dynamic=False, mode=self.mode)
             inputs = graph.example(self.recipe, self.signature, graph.Sizes().times(_scale(self.signature)))
             for tensor in inputs[1:]:
@@ -82,12 +85,36 @@ def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
 
+    _lower()
     traced.shape_env = None  # Inductor takes it from the sizes; as it is, it cannot be pickled for the cache
     sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     fake = sizes[0].fake_mode
     with torch._guards.tracing(torch._guards.TracingContext(fake)), V.set_fake_mode(fake), _settings():
         run = compile_fx_inner(traced, sizes, is_inference=True)
     return run, [str(guard.expr) for guard in fake.shape_env.guards]
+
+
+@functools.cache
+def _lower() -> None:
+    """Inductor computes `places` where they are read, and writes them nowhere."""
+    from torch._inductor.ir import Pointwise
+    from torch._inductor.lowering import register_lowering
+    from torch._inductor.virtualized import ops
+    from torch.utils._sympy.functions import FloorDiv, ModularIndexing
+
+    def places(like: Any, column: Any) -> Any:
+        size, in_row = list(like.get_size()), column.make_loader()
+
+        def at(index: Any) -> Any:
+            if len(size) > 1:
+                return ops.index_expr(index[0] * size[1] + index[1], torch.int32)
+            # a load of sixteen neighbours is faster than their indices one by one, as Inductor makes them on a CPU
+            place = in_row([0, ModularIndexing(index[0], 1, WIDTH)])
+            return ops.add(place, ops.index_expr(FloorDiv(index[0], WIDTH) * WIDTH, torch.int32))
+
+        return Pointwise.create(device=like.get_device(), dtype=torch.int32, inner_fn=at, ranges=size)
+
+    register_lowering(torch.ops.apollo_sandbox.places.default, type_promotion_kind=None)(places)
 
 
 def kernel_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool, mode: str | None) -> Kernel:

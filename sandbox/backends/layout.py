@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox import scope
+from sandbox import rounding, scope
 from sandbox.composition import Composition
 
 WIDTH = 128  # entries of an arena's row: eight cache lines of float32, little padding for small tensors
@@ -31,6 +31,7 @@ _OPERATORS.define("hold(Tensor s) -> Tensor")
 _OPERATORS.define("segments(Tensor x, Tensor lengths, str reduce) -> Tensor")
 _OPERATORS.define("rows(Tensor x, Tensor valid, str reduce) -> Tensor")
 _OPERATORS.define("reduced(Tensor x, str op, str over) -> Tensor")
+_OPERATORS.define("places(Tensor like, Tensor column) -> Tensor")
 
 
 def _spread(s: Tensor, owner: Tensor) -> Tensor:
@@ -61,10 +62,12 @@ _OPERATORS.impl("hold", _hold, "CompositeExplicitAutograd")
 _OPERATORS.impl("segments", _segments, "CompositeExplicitAutograd")
 _OPERATORS.impl("rows", _rows, "CompositeExplicitAutograd")
 _OPERATORS.impl("reduced", _reduced, "CompositeExplicitAutograd")
+_OPERATORS.impl("places", lambda like, column: rounding.places(like), "CompositeExplicitAutograd")
 torch.library.register_fake("apollo_sandbox::spread", lambda s, owner: s.new_empty((owner.shape[0],)))
 torch.library.register_fake("apollo_sandbox::hold", lambda s: torch.empty_like(s))
 torch.library.register_fake("apollo_sandbox::rows", lambda x, valid, reduce: x.new_empty((x.shape[0],)))
 torch.library.register_fake("apollo_sandbox::reduced", lambda x, op, over: torch.empty_like(x))
+torch.library.register_fake("apollo_sandbox::places", lambda like, column: torch.empty_like(like, dtype=torch.int32))
 torch.library.register_fake("apollo_sandbox::segments", lambda x, lengths, reduce: x.new_empty((lengths.shape[0],)))
 
 REDUCED = torch.ops.apollo_sandbox.reduced.default  # where a marked graph can be cut
@@ -205,6 +208,36 @@ def scopes(
     if not marked:
         return tensor, within
     return Marked(tensor, "tensor"), within if isinstance(within, scope.Coordinate) else Marked(within, "scope")
+
+
+def counter(kind: str, like: Tensor, key: Tensor, first: Tensor, column: Tensor) -> Tensor:
+    """key + the place of each entry of `like` in its tensor, for `rounding.stored`.
+
+    key: (1,), of the step.  first: (rows,), places of the first entries of an arena's rows, or (1,), that of a leaf of its own.
+    column: (1, width), the places in a row.
+    """
+    start = first + key
+    return start[:, None] + column if kind == "arena" else torch.ops.apollo_sandbox.places(like, column) + start
+
+
+def fill_places(start: int, out: Tensor) -> None:
+    """The operator `places` for a piece of a leaf that begins at entry `start`."""
+    torch.arange(out.numel(), out=out.view(-1))
+    if start:
+        out.add_(rounding.signed(start))
+
+
+def first_places(rows: Rows, firsts: Sequence[int], width: int) -> Tensor:
+    """The place in its tensor of the first entry of each row; firsts: of each owner's first entry."""
+    lengths, device = rows.lengths, rows.owner.device
+    begin = torch.tensor([*firsts, *[0] * (len(lengths) - len(firsts))], device=device)
+    row = torch.arange(len(rows.owner), device=device) - (lengths.cumsum(0) - lengths)[rows.owner]
+    return (begin[rows.owner] + width * row).to(torch.int32)
+
+
+def columns(width: int, device: torch.device) -> Tensor:
+    """The places in a row, (1, width)."""
+    return torch.arange(width, dtype=torch.int32, device=device)[None]
 
 
 def channel_sizes(p: Tensor) -> list[int]:

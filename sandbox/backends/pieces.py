@@ -130,6 +130,9 @@ class Run:
                 valid = inputs[column.number]
                 columns.append([padding_of(part, theta.shape[1]) for part in valid.split(each)])
                 continue
+            if column.kind == "start":
+                columns.append([i * each * math.prod(theta.shape[1:]) for i in range(len(lengths))])
+                continue
             row = tuple(theta.shape[1:]) if column.shape == self.program.row and column.kind != "sum" else column.shape
             if column.kind == "slot":
                 columns.append(self._slot(column, row, lengths, theta.device, used))

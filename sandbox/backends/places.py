@@ -28,6 +28,7 @@ class Large:
     states: list[Tensor]  # in the layout `kind`, views of the optimizer's
     numbers: Tensor
     norm: list[Tensor]
+    places: list[Tensor]  # of `layout.counter`, where states are rounded
     run: Run
     copied: bool  # whether θ may lie otherwise than in rows, and goes through a copy
 
@@ -49,18 +50,18 @@ class Large:
             and (self.copied or self.p.is_contiguous())
         )
 
-    def step(self, g: Tensor, more: list[Tensor]) -> None:
+    def step(self, g: Tensor, given: list[Tensor]) -> None:
         """Makes the step whose numbers were loaded."""
-        self.run(self.inputs(g, more))
+        self.run(self.inputs(g, given))
         if self.copied and not self.p.is_contiguous():
             self.p.copy_(self.theta.view(self.p.shape))
 
-    def inputs(self, g: Tensor, more: list[Tensor]) -> list[Tensor]:
+    def inputs(self, g: Tensor, given: list[Tensor]) -> list[Tensor]:
         """What the graph takes."""
         if self.copied or self.p.data_ptr() != self.address:
             self.look()
-        extra = [layout.flatten(self.kind, v.contiguous()) for v in more]
-        return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *self.norm, *extra, *self.states]
+        extra = [*self.norm, *(layout.flatten(self.kind, v.contiguous()) for v in given), *self.places]
+        return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *extra, *self.states]
 
 
 @dataclasses.dataclass
@@ -78,6 +79,7 @@ class Small:
     states: list[Tensor]
     numbers: Tensor
     norm: list[Tensor]
+    places: list[Tensor]  # of `layout.counter`, where states are rounded
     run: Run
     steps_only: bool
     params: list[Tensor]

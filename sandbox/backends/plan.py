@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from sandbox import scope
+from sandbox import rounding, scope
 from sandbox.backends import graph, layout, places, reference
 from sandbox.backends.base import Cohort, Step, needs_sums, totals
 from sandbox.backends.phased import PhasedRun, Unit, checks, phases
@@ -41,7 +41,7 @@ class Planned:
     """A backend whose steps are kernels over a plan; `kernel` says which."""
 
     name: str
-    flat = False
+    flat, rounds = False, True
 
     def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Kernel:
         """The kernel of a signature.  step_only: it may write the step in θ's place.  phased: its runs must be able to stop for
@@ -66,7 +66,7 @@ class Planned:
                     others[tuple(names)] = cohort.plan
             cohort.plan.recipe, cohort.plan.names = step.recipe, names
         try:
-            return cohort.plan.load(step, values, check=check)
+            return cohort.plan.load(step, values, cohort.steps + 1, check=check)
         except RuntimeError:
             cohort.check(step.grads)
             raise
@@ -93,10 +93,12 @@ class Plan:
         self.names: list[str] = []  # of the coefficients, and what is due
         self.others: dict[tuple[str, ...], Plan] = {}  # by these names
         self.threads = torch.get_num_threads()  # Inductor writes it into its code
+        self.stored = step.state_dtype
         kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
         length = structure.num_leaves
         # filled and never replaced: graphs and their calls keep them
         self.numbers = {(dtype, device): torch.zeros(length, dtype=dtype, device=device) for dtype, device in kinds}
+        self.keys = {device: torch.zeros(1, dtype=torch.int32, device=device) for _, device in kinds if self.stored}
         self.norms = {key: [torch.zeros(1, dtype=key[0], device=key[1])] * self.recipe.needs_norm for key in kinds}
         self.large: list[Large] = []
         self.tensorwise: list[int] = []  # matrices of one row or column: a graph would take the 1 for a constant
@@ -136,25 +138,30 @@ class Plan:
     def _signature(
         self, kind: str, theta: torch.dtype, device: torch.device, grad: torch.dtype, width: int = 0
     ) -> graph.Signature:
-        dtype = state_dtype(theta)
-        return graph.Signature(self.structure, kind, width, self.recipe.scope, theta, grad, dtype, str(device), evaluated=True)
+        numbers = theta, grad, state_dtype(theta)
+        return graph.Signature(self.structure, kind, width, self.recipe.scope, *numbers, str(device), True, self.stored)
+
+    def _places(self, signature: graph.Signature, first: Tensor) -> list[Tensor]:
+        """What `layout.counter` takes, where states are rounded."""
+        return [self.keys[first.device], first, layout.columns(signature.row, first.device)] if self.stored else []
 
     def _add_large(self, cohort: Cohort, i: int, p: Tensor, g: Tensor) -> None:
         kind = layout.kind_of(self.recipe, p)
-        kernel = self.kernel(self.recipe, self._signature(kind, p.dtype, p.device, g.dtype), step_only=False)
+        signature = self._signature(kind, p.dtype, p.device, g.dtype)
+        kernel = self.kernel(self.recipe, signature, step_only=False)
         states = []
         for name, shape in self.recipe.state_kinds().items():
             # a model may have been cast: the graph reads states in the precision in which it computes
-            value = cohort.states[i][name].to(p.device, state_dtype(p.dtype))
+            value = cohort.states[i][name].to(p.device, rounding.dtype_of(shape, state_dtype(p.dtype), self.stored))
             value = value.contiguous()
             cohort.replace_state(i, name, value)
             if shape in (ELEMENT, SCOPE) and value.ndim:
                 value = layout.flatten(kind, value)
             states.append(value if value.ndim else value.view(1))
         key = state_dtype(p.dtype), p.device
-        self.large.append(
-            Large(i, kind, p, g.dtype, states, self.numbers[key], self.norms[key], kernel.run_for(p), self.recipe.alone)
-        )
+        first = torch.tensor([rounding.signed(cohort.first(i))], dtype=torch.int32, device=p.device)
+        extra = self.numbers[key], self.norms[key], self._places(signature, first)
+        self.large.append(Large(i, kind, p, g.dtype, states, *extra, kernel.run_for(p), self.recipe.alone))
 
     def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
         recipe, params = self.recipe, [cohort.params[i] for i in indices]
@@ -172,7 +179,7 @@ class Plan:
         total = len(tensors.owner)
         starts = [width * int(n) for n in (tensors.lengths.cumsum(0) - tensors.lengths)[: len(sizes)]]
 
-        def buffer() -> tuple[Tensor, list[Tensor]]:
+        def buffer(dtype: torch.dtype = dtype) -> tuple[Tensor, list[Tensor]]:
             made = torch.zeros(total, width, dtype=dtype, device=device)
             return made, [made.view(-1)[a : a + n].view(p.shape) for a, n, p in zip(starts, sizes, params, strict=True)]
 
@@ -186,7 +193,7 @@ class Plan:
                 parts = made[: sum(counts)].split(counts)
                 views = [part.view(cohort.states[i][name].shape) for part, i in zip(parts, indices, strict=True)]
             else:
-                made, views = buffer()
+                made, views = buffer(rounding.dtype_of(kind, dtype, self.stored))
             for view, i in zip(views, indices, strict=True):
                 view.copy_(cohort.states[i][name])
                 cohort.replace_state(i, name, view)
@@ -207,6 +214,7 @@ class Plan:
             states=states,
             numbers=self.numbers[dtype, device],
             norm=self.norms[dtype, device],
+            places=self._places(signature, layout.first_places(tensors, [cohort.first(i) for i in indices], width)),
             run=kernel.run_for(theta),
             steps_only=kernel.steps_only,
             params=params,
@@ -217,10 +225,12 @@ class Plan:
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    def load(self, step: Step, values: list[float], *, check: bool) -> list[Tensor]:
+    def load(self, step: Step, values: list[float], t: int, *, check: bool) -> list[Tensor]:
         """Numbers and the gradients of small tensors, into the tensors that graphs read."""
         for (dtype, _), numbers in self.numbers.items():
             numbers.copy_(torch.tensor(values, dtype=dtype, device="cpu"))
+        for key in self.keys.values():
+            key.fill_(rounding.key(step.seed, t))
         for norm in self.norms.values():
             for kept in norm:
                 kept.copy_(cast(Tensor, step.norm))
@@ -266,7 +276,7 @@ class Plan:
                 make_views(small)
         elif not small.steps_only:
             torch._foreach_copy_(small.theta_views, small.params)
-        return [small.numbers, *small.rows, small.theta, small.g, *extra, *small.states]
+        return [small.numbers, *small.rows, small.theta, small.g, *extra, *small.places, *small.states]
 
     def _write(self, small: Small) -> None:
         if small.steps_only:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox import kernel, pure
+from sandbox import kernel, pure, rounding
 from sandbox.backends.base import Cohort, Step, totals
 from sandbox.distributed.ranks import Run
 from sandbox.distributed.shards import scopes_of_joined, scopes_of_one
@@ -18,7 +18,7 @@ from sandbox.distributed.sums import Sums
 class Reference:
     """Runs each tensor on its own (all tensors joined where the recipe's scope is global)."""
 
-    name = "reference"
+    name, rounds = "reference", True
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """Copies nothing."""
@@ -56,7 +56,7 @@ class Reference:
 
         def finish() -> None:
             for (members, _), after in zip(runs, results, strict=True):
-                _write(cohort, members, after)
+                _write(cohort, step, members, after)
 
         return finish
 
@@ -64,7 +64,7 @@ class Reference:
 def advance(cohort: Cohort, step: Step, leaves: list[list[int]]) -> None:
     """One step of some tensors of a cohort, by their places in it; those of one leaf share a scope."""
     for members, run in _runs(cohort, step, leaves):
-        _write(cohort, members, run())
+        _write(cohort, step, members, run())
 
 
 def _leaves(cohort: Cohort, step: Step) -> list[list[int]]:
@@ -88,8 +88,11 @@ def _runs(
         yield members, functools.partial(pure.together, step.recipe, prepared[key], rows, step.norm, None, over)
 
 
-def _write(cohort: Cohort, members: list[int], after: Any) -> None:
+def _write(cohort: Cohort, step: Step, members: list[int], after: Any) -> None:
     for i, (state, theta) in zip(members, after, strict=True):
+        if step.state_dtype is not None:
+            counter = rounding.places(theta) + rounding.key(step.seed, cohort.steps + 1, cohort.first(i))
+            state = rounding.stored(step.recipe.state_kinds(), state, counter)
         old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
         for tensor, value in zip(old, kernel.dealias(old, [theta, *state.values()]), strict=True):
             tensor.copy_(value)

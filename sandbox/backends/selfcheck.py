@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sandbox import rounding
 from sandbox.backends import graph, layout
 from sandbox.blocks import ELEMENT, SCOPE, TENSOR
 from sandbox.pure import global_norm, state_shape
@@ -39,6 +40,8 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
     states, lr = recipe.init(tensors), _rate(recipe)
     for row in grads[:-1]:
         states, tensors = recipe.update(states, tensors, row, lr=lr, **given)
+    kinds = recipe.state_kinds()
+    states = [{n: v.to(_kept(kinds.get(n, ""), v, signature)).to(v.dtype) for n, v in state.items()} for state in states]
     values, structure = graph.numbers_of(recipe, float(STEPS + 1), lr, states[0], evaluated=signature.evaluated)
     if structure != signature.structure:
         return  # coefficients that have other names at other t
@@ -52,12 +55,17 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
         parts = [part for part in parts if layout.kind_of(recipe, tensors[part[0]]) == signature.kind]
     for part in parts:
         packed = _Packed(recipe, signature, *([row[i] for i in part] for row in (states, tensors, grads[-1], *given.values())))
-        run(numbers.clone(), *packed.rows, packed.theta, packed.g, *norm, *packed.inputs, *packed.states)
+        extra = [*norm, *packed.inputs, *packed.places]
+        run(numbers.clone(), *packed.rows, packed.theta, packed.g, *extra, *packed.states)
         for i, (state, theta) in zip(part, packed.unpacked(), strict=True):
             found = {"θ": tensors[i] - theta if steps_only else theta, **state}
             for name, mine in found.items():
                 right = right_theta[i] if name == "θ" else right_states[i][name]
                 _compare(recipe, name, mine, right, tuple(tensors[i].shape))
+
+
+def _kept(kind: str, value: Tensor, signature: graph.Signature) -> torch.dtype:
+    return rounding.dtype_of(kind, value.dtype, signature.stored)
 
 
 def _rate(recipe: Recipe) -> float:
@@ -77,7 +85,7 @@ def _tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype, device: str, see
 
 
 def _compare(recipe: Recipe, name: str, mine: Tensor, right: Tensor, shape: tuple[int, ...]) -> None:
-    tolerance, mine, right = ROUNDING[right.dtype], mine.double(), right.double()
+    tolerance, mine, right = max(ROUNDING[mine.dtype], ROUNDING[right.dtype]), mine.double(), right.double()
     finite = right.isfinite()
     size = float(right[finite].abs().max()) if finite.any() else 0.0
     same = torch.equal(mine.isfinite(), finite) and bool(((mine - right)[finite].abs() <= tolerance * size + 1e-12).all())
@@ -103,17 +111,24 @@ class _Packed:
                 each = layout.rows_of([n for p in tensors for n in layout.channel_sizes(p)], signature.width, device)
             self.rows = [t for r in (owners, each) for t in (r.owner, r.lengths, r.valid)]
             starts = (owners.lengths.cumsum(0) - owners.lengths) * signature.width
-            self.places = torch.cat([s + torch.arange(p.numel(), device=device) for s, p in zip(starts, tensors, strict=True)])
+            self.at = torch.cat([s + torch.arange(p.numel(), device=device) for s, p in zip(starts, tensors, strict=True)])
             self.total = len(owners.owner)
         self.theta, self.g = self._laid(tensors), self._laid(grads)
         self.inputs = [self._laid(each) for each in inputs]
+        self.places: list[Tensor] = []
+        if signature.stored:
+            first = torch.zeros(self.total if self.arena else 1, dtype=torch.int32, device=device)
+            self.places = [first[:1].clone(), first, layout.columns(signature.row, device)]
         self.states = [self._state([s[name] for s in states], kind) for name, kind in recipe.state_kinds().items()]
+        self.states = [
+            x.to(_kept(kind, x, signature)) for x, kind in zip(self.states, recipe.state_kinds().values(), strict=True)
+        ]
 
     def _laid(self, tensors: list[Tensor]) -> Tensor:
         if not self.arena:
             return layout.flatten(self.signature.kind, tensors[0].clone())
         buffer = torch.zeros(self.total, self.signature.width, dtype=tensors[0].dtype, device=tensors[0].device)
-        buffer.view(-1)[self.places] = torch.cat([t.reshape(-1) for t in tensors])
+        buffer.view(-1)[self.at] = torch.cat([t.reshape(-1) for t in tensors])
         return buffer
 
     def _is_long(self, kind: str) -> bool:
@@ -132,7 +147,7 @@ class _Packed:
     def _apart(self, packed: Tensor, long: bool, likes: list[Tensor]) -> list[Tensor]:
         if not self.arena:
             return [packed.reshape(likes[0].shape)]
-        flat = packed.view(-1)[self.places] if long else packed
+        flat = packed.view(-1)[self.at] if long else packed
         return [part.view(like.shape) for part, like in zip(flat.split([like.numel() for like in likes]), likes, strict=True)]
 
     def unpacked(self) -> list[tuple[dict[str, Tensor], Tensor]]:

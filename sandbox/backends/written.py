@@ -22,7 +22,7 @@ from torch.fx import Node
 
 from sandbox.backends.cut import Phase
 from sandbox.backends.fused import fuse
-from sandbox.backends.layout import row_sums
+from sandbox.backends.layout import fill_places, row_sums
 from sandbox.backends.record import NotRecordable
 
 ATEN, OURS = torch.ops.aten, torch.ops.apollo_sandbox
@@ -34,7 +34,8 @@ OVER_PIECES = {ATEN.sum.default: torch.sum, ATEN.dot.default: torch.sum, ATEN.am
 @dataclasses.dataclass(frozen=True)
 class Column:
     """What a piece has beside its share of long inputs: a buffer ("slot"), its part of what a later stretch reads ("whole"),
-    its entry in a list of sums ("sum"), or the rows of input `number` that are not full ("padding").
+    its entry in a list of sums ("sum"), the rows of input `number` that are not full ("padding"), or the number of entries in
+    the pieces before it ("start").
 
     number: which one.  shape: of a row (a slot, a whole) or of the sum.
     """
@@ -69,7 +70,7 @@ class Writer:
         self.places = [n for n in self.nodes if n.op == "placeholder"]
         self.count = inputs
         self.names: dict[Node, str] = {}
-        self.values: dict[str, Any] = {"torch": torch, "row_sums": row_sums}
+        self.values: dict[str, Any] = {"torch": torch, "row_sums": row_sums, "fill_places": fill_places}
         self.before: list[str] = []
         self.each: list[str] = []
         self.after: list[str] = []
@@ -174,6 +175,8 @@ class Writer:
                 x, valid, reduce = node.args
                 padding = self._column("padding", number=self.places.index(valid))  # type: ignore[arg-type]
                 self.each.append(f"row_sums({self.names[x]}, {padding}, {reduce!r}, {out})")  # type: ignore[index]
+            elif node.target is OURS.places.default:
+                self.each.append(f"fill_places({self._column('start', number=0)}, {out})")
             elif _has_out(node):
                 self.each.append(self._call(node, out=out))
             else:

@@ -30,7 +30,7 @@ class Part:
 
     count: entries of the whole tensor.  rows: its leading indices.  weight: 1/(number of ranks with the same part).
     split: whether other ranks hold other parts.  alike: whether all ranks have this tensor, in parts or as replicas.
-    row_groups: over which ranks a leading index is split.
+    row_groups: over which ranks a leading index is split.  first: the place of its first entry in the whole tensor.
     """
 
     count: int
@@ -39,6 +39,7 @@ class Part:
     split: bool
     alike: bool = True
     row_groups: tuple[ProcessGroup, ...] = ()
+    first: int = 0
 
 
 def is_sharded(p: Tensor) -> bool:
@@ -97,7 +98,9 @@ def part(p: Any, ranks: int, *, dealt: bool) -> Part:
     cuts = [i for i, place in enumerate(p.placements) if not place.is_replicate()]
     others = [i for i in cuts if p.placements[i].dim % max(p.ndim, 1) != 0]
     shards = math.prod(p.device_mesh.size(i) for i in cuts)
-    return Part(*whole, shards / ranks, shards > 1, row_groups=tuple(p.device_mesh.get_group(i) for i in others))
+    (chunk,) = p.__create_chunk_list__()
+    first = sum(offset * math.prod(p.shape[d + 1 :]) for d, offset in enumerate(chunk.offsets))
+    return Part(*whole, shards / ranks, shards > 1, row_groups=tuple(p.device_mesh.get_group(i) for i in others), first=first)
 
 
 def scopes_of_one(part: Part, sums: Sums, tensor: Scope, within: Scope, name: str, ndim: int) -> tuple[Scope, Scope]:

@@ -50,6 +50,7 @@ def compare(
     vectorised: bool = True,
     accumulate: int = 1,
     autocast: str | None = None,
+    state_dtype: str | None = None,
     device: str = "cpu",
     compile_model: bool = False,
     threads: int = 1,
@@ -77,7 +78,8 @@ def compare(
     evaluations: points of a curve; or evaluate_every: updates between two of them, or "epoch".
     vectorised: make the runs of a recipe together, by `sandbox.ensemble`, where backend is "eager" and recipe and task can:
         the same numbers to rounding, several times faster; "ms/step" is then a run's share.
-    accumulate, autocast, device, compile_model, threads, ranks, time_limit: see `sandbox.experiments.settings.Options`.
+    accumulate, autocast, state_dtype, device, compile_model, threads, ranks, time_limit: see
+        `sandbox.experiments.settings.Options`.
     probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`; they look on in every run of a
         recipe, and their values go into `Comparison.probes` and probes.parquet.
     out: folder, default results/<task>.  Runs that are there already are not repeated; a folder of `sandbox.sweep` is refused.
@@ -88,8 +90,8 @@ def compare(
     An error of a user's code in a run is reported in `Comparison.failures`, and the other variants go on.
     Raises ValueError for unknown names and impossible numbers, RuntimeError where every variant failed.
     """
-    options = Options(accumulate=accumulate, autocast=autocast, device=device, compile_model=compile_model, threads=threads,
-                      ranks=ranks, time_limit=time_limit)  # fmt: skip
+    options = Options(accumulate=accumulate, autocast=autocast, state_dtype=state_dtype, device=device,
+                      compile_model=compile_model, threads=threads, ranks=ranks, time_limit=time_limit)  # fmt: skip
     made = plan(
         recipes, task, seeds=seeds, tuning_seeds=tuning_seeds, rates=rates, spacing=spacing, search=search, tuner=tuner,
         trials=trials, steps=steps, warmup=warmup, schedule=schedule, evaluations=evaluations, evaluate_every=evaluate_every,

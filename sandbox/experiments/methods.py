@@ -99,8 +99,17 @@ class Ours:
             return False
         return True
 
-    def make(self, groups: Groups, lr: float, seed: int, backend: Any, ranks: ProcessGroup | None = None) -> list[Any]:
+    def make(
+        self,
+        groups: Groups,
+        lr: float,
+        seed: int,
+        backend: Any,
+        ranks: ProcessGroup | None = None,
+        state_dtype: str | None = None,
+    ) -> list[Any]:
         """The optimizer of a run.  ranks: that make it together, as replicas."""
+        dtype = None if state_dtype is None else getattr(torch, state_dtype)
         recipe, rate = self.recipe, lr
         known = paths(recipe)
         made = []
@@ -110,7 +119,8 @@ class Ours:
                 own["lr"] = scaled(recipe.lr, lr * group["lr_factor"]) if self.moving else rate * group["lr_factor"]
             made.append(own)
         rate = scaled(recipe.lr, lr) if self.moving else lr
-        return [Optimizer(made, recipe, lr=rate, backend=backend, seed=seed, process_group=ranks)]
+        options = {"backend": backend, "state_dtype": dtype, "seed": seed, "process_group": ranks}
+        return [Optimizer(made, recipe, lr=rate, **options)]
 
 
 def _fields(recipe: Recipe) -> list[Any]:

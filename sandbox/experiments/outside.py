@@ -142,9 +142,15 @@ class Outside:
         return True
 
     def make(
-        self, groups: list[dict[str, Any]], lr: float, seed: int, backend: Any, ranks: ProcessGroup | None = None
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        seed: int,
+        backend: Any,
+        ranks: ProcessGroup | None = None,
+        state_dtype: str | None = None,
     ) -> list[Any]:
-        """The optimizers of a run, which step one after another; `backend` and `ranks` are only the recipes'.
+        """The optimizers of a run, which step one after another; `backend`, `ranks` and `state_dtype` are only the recipes'.
 
         Raises ValueError for ranks where the optimizer takes gradients itself: they would be of each rank's share alone.
         """
@@ -162,10 +168,12 @@ class Outside:
         if others:
             rest_lr = float(self.rest.lr) * lr / self.lr
             if isinstance(self.rest, Outside):
-                made += self.rest.make(others, rest_lr, seed, backend, ranks)
+                made += self.rest.make(others, rest_lr, seed, backend, ranks, state_dtype)
             else:
                 plain = [{"params": g["params"]} for g in others]
-                made.append(Optimizer(plain, self.rest, lr=rest_lr, backend=backend, seed=seed, process_group=ranks))
+                dtype = None if state_dtype is None else getattr(torch, state_dtype)
+                options = {"backend": backend, "state_dtype": dtype, "seed": seed, "process_group": ranks}
+                made.append(Optimizer(plain, self.rest, lr=rest_lr, **options))
         return made
 
     def _made(self, groups: list[dict[str, Any]], lr: float) -> Any:

@@ -19,6 +19,8 @@ class Options:
     """Batches whose mean gradient makes an update."""
     autocast: str | None = None
     """None, or bfloat16: losses and metrics in mixed precision."""
+    state_dtype: str | None = None
+    """None, or bfloat16: a recipe's state in half the bytes, rounded at random."""
     device: str = "cpu"
     """Where a network trains; a run starts from the same numbers on every device."""
     compile_model: bool = False
@@ -35,8 +37,9 @@ class Options:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if self.autocast not in (None, "bfloat16"):
-            raise ValueError(f'autocast must be None or "bfloat16", got {self.autocast!r}')
+        for name in ("autocast", "state_dtype"):
+            if (dtype := getattr(self, name)) not in (None, "bfloat16"):
+                raise ValueError(f'{name} must be None or "bfloat16", got {dtype!r}')
         if self.time_limit is not None and not 0 < self.time_limit < math.inf:
             raise ValueError(f"time_limit must be a number of seconds above 0, got {self.time_limit!r}")
         if self.ranks > 1 and self.device != "cpu":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -13,9 +13,6 @@ from sandbox.distributed import shards
 from sandbox.optimizer import groups
 from sandbox.optimizer.cohorts import complete
 from sandbox.recipe import Recipe
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
 
 # What checkpoints from before these were slots do not name.
 _UNNAMED = {
@@ -44,8 +41,8 @@ def snapshot(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
-def unpack(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-    """Copies a checkpoint into an optimizer; nothing is changed where it does not fit."""
+def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
+    """Copies a checkpoint into a `sandbox.Optimizer`, states into their dtypes; nothing is changed where it does not fit."""
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
         changed = hook(optimizer, state_dict)
         state_dict = state_dict if changed is None else changed
@@ -54,7 +51,7 @@ def unpack(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     pairs = _matched(optimizer.param_groups, state_dict["param_groups"])
     saved = dict(state_dict["state"])
     for recipe, key, p, name in pairs:
-        complete(recipe, p, optimizer.state, name)
+        complete(recipe, p, optimizer.state, name, optimizer.state_dtype)
         if key in saved:
             own = {n: shards.unwrapped(recipe, kind, p, saved[key].get(n)) for n, kind in recipe.state_kinds().items()}
             saved[key] = {**saved[key], **{n: value for n, value in own.items() if value is not None}}

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from sandbox import pure
@@ -29,13 +30,14 @@ class Cohorts:
         states: States,
         name: Callable[[int], str],
         part: Callable[[Tensor], shards.Part] | None,
+        state_dtype: torch.dtype | None,
     ) -> None:
         self._base, self._params, self._present = group["recipe"], list(group["params"]), present
         self._locals, self._sharded = list(map(shards.local, self._params)), any(map(shards.is_sharded, self._params))
         found: dict[tuple[Any, ...], list[int]] = {}
         for i, p in enumerate(self._params):
             if present[i] and p.numel():
-                complete(recipe, p, states, name(i))
+                complete(recipe, p, states, name(i), state_dtype)
                 own = recipe.of(p)
                 found.setdefault((own is recipe.matrices, *(float(states[p][key]) for key in own.host_names)), []).append(i)
         self.each, self._kinds = [], [kind for kind, *_ in found]
@@ -62,8 +64,10 @@ def same_objects(one: Iterable[Any], two: Iterable[Any]) -> bool:
     return all(map(operator.is_, itertools.chain(one, end), itertools.chain(two, end)))
 
 
-def complete(recipe: Recipe, p: Tensor, states: States, name: str) -> None:
+def complete(recipe: Recipe, p: Tensor, states: States, name: str, state_dtype: torch.dtype | None) -> None:
     """Fills in what is missing in the state of a parameter with what it is before the first step.
+
+    state_dtype: see `sandbox.rounding`.
 
     Raises ValueError for a tensor of another shape than it had, TypeError for an entry that is no tensor.
     """
@@ -74,7 +78,7 @@ def complete(recipe: Recipe, p: Tensor, states: States, name: str) -> None:
     fresh = None
     for key in (*recipe.host_names, *kinds):
         if key not in state:
-            fresh = fresh or pure.init(recipe, part.detach())
+            fresh = fresh or pure.init(recipe, part.detach(), state_dtype)
             state[key] = fresh[key].cpu() if key in recipe.host_names else fresh[key]
         elif key in kinds and not isinstance(state[key], Tensor):
             raise TypeError(f"state {key!r} of parameter {name} must be a tensor, got {state[key]!r}")
@@ -82,13 +86,13 @@ def complete(recipe: Recipe, p: Tensor, states: States, name: str) -> None:
             raise ValueError(f"state {key!r} of parameter {name} must have shape {tuple(shape)}, got {tuple(state[key].shape)}")
 
 
-def tidy(param_groups: list[dict[str, Any]], states: States) -> None:
+def tidy(param_groups: list[dict[str, Any]], states: States, state_dtype: torch.dtype | None) -> None:
     """A state for each parameter, none for what is in no group any more."""
     places = {p: (k, i) for k, group in enumerate(param_groups) for i, p in enumerate(group["params"])}
     for p in [p for p in states if p not in places]:
         del states[p]
     for p, (k, i) in places.items():
-        complete(groups.recipe_of(param_groups[k]), p, states, groups.name(param_groups, k, i))
+        complete(groups.recipe_of(param_groups[k]), p, states, groups.name(param_groups, k, i), state_dtype)
 
 
 def norm_of(cohorts: list[tuple[int, Cohort, list[Tensor | None]]]) -> Tensor | None:

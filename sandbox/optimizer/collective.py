@@ -104,6 +104,7 @@ def _common(planned: Planned) -> tuple[Any, tuple[float, ...]]:
         if joint or any(part.alike for part in cohort.parts or ()):
             plan.append((index, [] if joint else cohort.members, step.recipe.structure()))
             numbers += [step.lr, *map(float, step.recipe.leaves), *cohort.last.values()]
+            numbers += [float(step.seed)] if step.state_dtype is not None else []
     return plan, tuple(numbers)
 
 

@@ -23,7 +23,7 @@ from sandbox.recipe import Recipe
 OWN_ENTRIES: dict[str, Any] = {"maximize": False, "seed": 0, "draws": 0, "skipped_steps": 0}
 
 # Options of the whole optimizer, which wrappers (ZeroRedundancyOptimizer) copy into groups.
-WHOLE = ("backend", "flat", "nonfinite")
+WHOLE = ("backend", "flat", "nonfinite", "state_dtype")
 
 TRAINABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

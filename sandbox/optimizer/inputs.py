@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from sandbox import generators, hessian, labels, pure
+from sandbox import generators, hessian, labels, pure, rounding
 from sandbox.composition import AGAIN
 from sandbox.distributed import replicas
 from sandbox.optimizer import factors
@@ -173,7 +173,7 @@ class Evaluation:
         """After the step: writes this batch's gradient at the new point into the states of the parameters that took part, and
         gives those that are not finite as (parameter, gradient); there the old gradient is written, as if nothing had changed.
         """
-        looking = {p: group for group, recipe in self.groups if recipe.looks_again for p in group["params"]}
+        looking = {p: (group, recipe) for group, recipe in self.groups if recipe.looks_again for p in group["params"]}
         mine = [p for p in stepped if p in looking]
         if not mine:
             return []
@@ -184,7 +184,12 @@ class Evaluation:
             if not bool(g.sum().isfinite()) and not bool(g.isfinite().all()):
                 bad.append((p, g))
                 g = p.grad if p.grad is not None else torch.zeros_like(p)
-            self.states[p][AGAIN].copy_(_signed(g, looking[p]))
+            (group, recipe), state = looking[p], self.states[p]
+            new = {AGAIN: _signed(g, group)}
+            if state[AGAIN].dtype == rounding.NARROW:
+                counter = rounding.places(p) + rounding.key(group["seed"], int(state["step"]))
+                new = rounding.stored(recipe.of(p).state_kinds(), new, counter)
+            state[AGAIN].copy_(new[AGAIN])
         return bad
 
 

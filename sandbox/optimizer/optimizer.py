@@ -53,7 +53,8 @@ class Optimizer(Base):
     nonfinite: what to do where a gradient holds NaN or infinity: "raise" (FloatingPointError naming the parameters; nothing
         has changed), "skip" (leave everything as it is and count it in `skipped_steps`), or "pass" (compute with it, as
         torch.optim does, and save the check).
-    seed: of the random vectors that second-order recipes draw.
+    state_dtype: torch.bfloat16 halves the state: what is kept once a coordinate is rounded without bias; `sandbox.rounding`.
+    seed: of that rounding, and of the random vectors that second-order recipes draw.
     hyperparameters: any of the recipe's by its name in the group, as weight_decay=1e-4 or **{"rectifier.sigma": 0.1}.  These
         and lr hold for all groups that do not have their own, also for those with a recipe of their own.
 
@@ -79,6 +80,7 @@ class Optimizer(Base):
         process_group: ProcessGroup | None = None,
         maximize: bool = False,
         nonfinite: NonFinite = "raise",
+        state_dtype: torch.dtype | None = None,
         seed: int = 0,
         **hyperparameters: Any,
     ) -> None:
@@ -86,14 +88,15 @@ class Optimizer(Base):
             raise ValueError(suggest.unknown("value of nonfinite", str(nonfinite), ("raise", "skip", "pass")))
         recipe = lookup.recipe(recipe)
         groups.check_keywords(recipe, hyperparameters)
-        self.nonfinite, self.flat, self._backend = nonfinite, bool(flat), backends.get(backend, flat=flat)
+        self._backend = backends.get(backend, flat=flat, state_dtype=state_dtype)
+        self.nonfinite, self.flat, self.state_dtype = nonfinite, bool(flat), state_dtype
         self._process_group, self._dealt = process_group, replicas.partitioning()
         # what wrappers (ZeroRedundancyOptimizer) copy into groups, and the only values that it may have there
-        self._whole = {"backend": backend, "flat": flat, "nonfinite": nonfinite}
-        given = {} if lr is None else {"lr": lr}
-        self._given = {**given, **hyperparameters, "maximize": bool(maximize), "seed": seed}
+        self._whole = {"backend": backend, "flat": flat, "nonfinite": nonfinite, "state_dtype": state_dtype}
+        given = hyperparameters if lr is None else {**hyperparameters, "lr": lr}
+        self._given = {**given, "maximize": bool(maximize), "seed": seed}
         self._forget()
-        super().__init__(params, {"recipe": recipe, **groups.hyperparameters(recipe), **hyperparameters, **given})
+        super().__init__(params, {"recipe": recipe, **groups.hyperparameters(recipe), **given})
 
     def _forget(self) -> None:
         """Drops every cache: what it held is worked out again from groups, parameters and states."""
@@ -125,7 +128,7 @@ class Optimizer(Base):
             for i, p in enumerate(group["params"]):
                 groups.check_parameter(p, groups.name(self.param_groups, index, i))
                 collective.check(p, groups.name(self.param_groups, index, i), recipe, self._backend, self._dealt)
-                complete(recipe, p, self.state, groups.name(self.param_groups, index, i))
+                complete(recipe, p, self.state, groups.name(self.param_groups, index, i), self.state_dtype)
         except Exception:
             self.param_groups.pop()
             raise
@@ -192,8 +195,8 @@ class Optimizer(Base):
         for row, group in zip(grads, self.param_groups, strict=True):
             if group["maximize"]:
                 row[:] = [None if g is None else -g for g in row]
-        check, needs_norm = self.nonfinite != "pass", any(recipe.needs_norm for recipe in recipes)
         # everything that can be wrong is found before the first tensor changes
+        check, needs_norm = self.nonfinite != "pass", any(recipe.needs_norm for recipe in recipes)
         if not same_objects(self._entries, self._state_entries()):
             self._cohorts = {}
         cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row, ranks)]
@@ -233,21 +236,21 @@ class Optimizer(Base):
     def _planned(
         self, index: int, cohort: Cohort, row: list[Tensor | None], inputs: dict[str, ByParameter], norm: Tensor | None
     ) -> Step:
-        whole, lr = self.current_recipe(index), groups.rate(self.param_groups[index], cohort.steps + 1)
-        recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], lr)
+        whole, group = self.current_recipe(index), self.param_groups[index]
+        recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], groups.rate(group, cohort.steps + 1))
         recipe = parts.at(recipe, cohort.steps + 1) if recipe.has_schedules else recipe
         recipe.decay.check_lr(lr)
         mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
         given = {name: [inputs[name][p] for p in cohort.params] for name in recipe.inputs}
-        return Step(recipe, lr, cast(list[Tensor], mine), given, norm if recipe.needs_norm else None)
+        norm = norm if recipe.needs_norm else None
+        return Step(recipe, lr, cast(list[Tensor], mine), given, norm, self.state_dtype, group["seed"])
 
     def _in_step(self, index: int, grads: list[Tensor | None], ranks: Ranks | None) -> list[Cohort]:
-        group, present = self.param_groups[index], [g is not None for g in grads]
-        kept = self._cohorts.get(index)
+        group, present, kept = self.param_groups[index], [g is not None for g in grads], self._cohorts.get(index)
         if kept is None or not kept.still_valid(group, present):
-            name = functools.partial(groups.name, self.param_groups, index)
             part = None if ranks is None else functools.partial(shards.part, ranks=ranks.size, dealt=self._dealt is not None)
-            kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, self.state, name, part)
+            how = self.state, functools.partial(groups.name, self.param_groups, index), part, self.state_dtype
+            kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, *how)
         return kept.each
 
     def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str, ranks: Ranks | None = None) -> bool:
@@ -270,7 +273,7 @@ class Optimizer(Base):
 
         Only tensors, numbers and texts, so that torch.load(weights_only=True) reads it.
         """
-        tidy(self.param_groups, self.state)
+        tidy(self.param_groups, self.state, self.state_dtype)
         return checkpoint.pack(super().state_dict(), self.param_groups)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -282,11 +285,10 @@ class Optimizer(Base):
         checkpoint.unpack(self, state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        tidy(self.param_groups, self.state)
-        own = ("nonfinite", "flat", "_backend", "_whole", "_given")
-        kept = {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
-        kept["state"] = defaultdict(dict, {p: checkpoint.snapshot(state) for p, state in kept["state"].items()})
-        return kept
+        tidy(self.param_groups, self.state, self.state_dtype)
+        own = {name: getattr(self, name) for name in ("nonfinite", "flat", "state_dtype", "_backend", "_whole", "_given")}
+        states = defaultdict(dict, {p: checkpoint.snapshot(state) for p, state in self.state.items()})
+        return {**super().__getstate__(), **own, "state": states}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._forget()

@@ -93,6 +93,8 @@ def contenders(shape: str) -> dict[str, Make]:
         made[f"{recipe} scripted"] = ours(recipe, backend="scripted")
         made[f"{recipe} eager"] = ours(recipe)
         made[f"{recipe} reference"] = ours(recipe, backend="reference")
+    made["apollo compiled, state bfloat16"] = ours("apollo", backend="compiled", state_dtype=torch.bfloat16)
+    made["apollo eager, state bfloat16"] = ours("apollo", state_dtype=torch.bfloat16)
     made["apollo compiled, checked"] = lambda p: sandbox.Optimizer(p, "apollo", backend="compiled")
     made["plain Apollo (a loop)"] = PlainApollo
     made["torch AdamW foreach"] = lambda p: o.AdamW(p, foreach=True)

@@ -111,6 +111,18 @@ def equality(rank, world, names, backend):
     return {name: outcome(lambda name=name: compared(name, sharded(mesh), rank, world, backend=backend)) for name in names}
 
 
+def half(mesh, rank, world):
+    """Error of runs whose state is bfloat16 against one process: the entries of a shard are rounded as those of the whole."""
+
+    def error(name):
+        options = {"state_dtype": torch.bfloat16, "seed": 3}
+        model, (single, _) = sharded(mesh), alone(name, **options)
+        train(model, sandbox.Optimizer(model.named_parameters(), recipe_of(name), **options), range(STEPS), rank, world)
+        return distance(model, single)
+
+    return {name: error(name) for name in ("apollo", "scale-invariant", "global-secant")}
+
+
 def table(rank, world, names, backends):
     """Equality by (backend, whether some tensors count as large), the latter for a few recipes."""
     both = ((equality, names), (large, LARGE))

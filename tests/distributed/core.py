@@ -18,5 +18,6 @@ def everything(rank, world, folder):
     found |= {name: outcome(case, mesh, rank, world) for name, case in {**agreement.CASES, **whole_tensors.CASES}.items()}
     found["saved"] = {name: outcome(checkpoints.save, name, mesh, rank, world, folder) for name in checkpoints.CORE}
     found["loaded"] = {name: outcome(checkpoints.load, name, mesh, rank, world, folder) for name in checkpoints.CORE}
+    found["half"] = outcome(cases.half, mesh, rank, world)
     found["from one process"] = outcome(checkpoints.from_one_process, mesh, rank, world)
     return found
