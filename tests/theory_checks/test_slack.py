@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tests.theory_checks.test_theory import RANDOM, random_run
+from tests.theory_checks.test_random_problems import RANDOM, random_run
 from theory_checks import counterexamples, problems, regret, slack
 
 

@@ -46,11 +46,11 @@ DECAYS = {
 }
 
 
-def follow(recipe, reference, lr, steps=60):
+def follow(recipe, reference, lr, steps=60, backend="eager"):
     """Both side by side; returns how often |B| exceeded 0.01 in all."""
     problem = Problem()
     params = problem.tensors()
-    optimizer = sandbox.Optimizer(params, recipe, lr=lr)
+    optimizer = sandbox.Optimizer(params, recipe, lr=lr, backend=backend)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [30], gamma=0.3)
     over = 0
     for step in range(steps):
@@ -75,8 +75,11 @@ def test_every_form_of_apollo_is_listed():
 
 @pytest.mark.parametrize("name", FORMS)
 def test_named_variants(name):
+    """Without the stepsize correction one rounding grows a billion-fold in these steps: there in the form that rounds as the
+    recursion does."""
     lr = 0.001 if name in ("no-stepsize-correction", "zhu") else 0.003
-    over = follow(variants.get(name), literal.Apollo(Problem().start, **FORMS[name]), lr)
+    backend = "reference" if name == "no-stepsize-correction" else "eager"
+    over = follow(variants.get(name), literal.Apollo(Problem().start, **FORMS[name]), lr, backend=backend)
     assert over >= 5  # else every coordinate sat on the floor, and the secant rule was not tested
 
 
