@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sandbox import suggest
 from sandbox.blocks.base import COLUMNS, LEFT, RIGHT, ROWS, Flow, block
-from sandbox.blocks.number import Number, number, where
+from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Basis
 
 Pair = tuple[Tensor, Tensor]
@@ -33,9 +33,7 @@ class TwoSided(Basis):
     def check(self) -> None:
         """Whole numbers, at least 1."""
         for name in ("every", "limit"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{type(self).__name__}: {name} must be a whole number of at least 1, got {value!r}")
+            whole(self, name, 1)
 
     def initial(self, name: str) -> Any:
         """Q = I, λ = 1."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sandbox import suggest
 from sandbox.blocks.base import Flow, block
+from sandbox.blocks.number import whole
 from sandbox.blocks.slots import Solve
 
 # Jordan's quintic: its slope at 0 is steep, and five steps take singular values of [0.01, 1] into [0.68, 1.14].
@@ -39,8 +40,7 @@ class Orthogonalize(Solve):
 
     def check(self) -> None:
         """steps ≥ 0 and a known scale."""
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 0:
-            raise ValueError(f"Orthogonalize: steps must be a whole number of at least 0, got {self.steps!r}")
+        whole(self, "steps", 0)
         if self.scale not in _SCALES:
             raise ValueError(f"Orthogonalize: {suggest.unknown('scale', str(self.scale), _SCALES)}")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, Flow, block
-from sandbox.blocks.number import Number, number, where
+from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Solve
 
 
@@ -33,8 +33,7 @@ class FullMatrix(Solve):
 
     def check(self) -> None:
         """A whole number of vectors."""
-        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1:
-            raise ValueError(f"FullMatrix: window must be a whole number of at least 1, got {self.window!r}")
+        whole(self, "window", 1)
 
     @property
     def state(self) -> Mapping[str, str]:
