@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup
 
 from sandbox import lookup
 from sandbox.blocks import Block
@@ -99,17 +98,8 @@ class Ours:
             return False
         return True
 
-    def make(
-        self,
-        groups: Groups,
-        lr: float,
-        seed: int,
-        backend: Any,
-        ranks: ProcessGroup | None = None,
-        state_dtype: str | None = None,
-    ) -> list[Any]:
-        """The optimizer of a run.  ranks: that make it together, as replicas."""
-        dtype = None if state_dtype is None else getattr(torch, state_dtype)
+    def make(self, groups: Groups, lr: float, options: Mapping[str, Any]) -> list[Any]:
+        """The optimizer of a run.  options: keyword arguments of `sandbox.Optimizer`."""
         recipe, rate = self.recipe, lr
         known = paths(recipe)
         made = []
@@ -119,7 +109,6 @@ class Ours:
                 own["lr"] = scaled(recipe.lr, lr * group["lr_factor"]) if self.moving else rate * group["lr_factor"]
             made.append(own)
         rate = scaled(recipe.lr, lr) if self.moving else lr
-        options = {"backend": backend, "state_dtype": dtype, "seed": seed, "process_group": ranks}
         return [Optimizer(made, recipe, lr=rate, **options)]
 
 

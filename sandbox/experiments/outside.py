@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup
 
 from sandbox import imports, lookup, suggest
 from sandbox.forms import toml
@@ -141,20 +140,13 @@ class Outside:
         """Every rate; an optimizer that refuses one says so itself."""
         return True
 
-    def make(
-        self,
-        groups: list[dict[str, Any]],
-        lr: float,
-        seed: int,
-        backend: Any,
-        ranks: ProcessGroup | None = None,
-        state_dtype: str | None = None,
-    ) -> list[Any]:
-        """The optimizers of a run, which step one after another; `backend`, `ranks` and `state_dtype` are only the recipes'.
+    def make(self, groups: list[dict[str, Any]], lr: float, options: Mapping[str, Any]) -> list[Any]:
+        """The optimizers of a run, which step one after another.  options: of `sandbox.Optimizer`, where `rest` is a recipe.
 
-        Raises ValueError for ranks where the optimizer takes gradients itself: they would be of each rank's share alone.
+        Raises ValueError for a process group where the optimizer takes gradients itself: they would be of each rank's share
+        alone.
         """
-        if ranks is not None and self.second_order:
+        if options.get("process_group") is not None and self.second_order:
             raise ValueError(f"ranks: {self.name} takes its gradients itself, which ranks then do not average; use one rank")
         mine: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
@@ -168,11 +160,9 @@ class Outside:
         if others:
             rest_lr = float(self.rest.lr) * lr / self.lr
             if isinstance(self.rest, Outside):
-                made += self.rest.make(others, rest_lr, seed, backend, ranks, state_dtype)
+                made += self.rest.make(others, rest_lr, options)
             else:
                 plain = [{"params": g["params"]} for g in others]
-                dtype = None if state_dtype is None else getattr(torch, state_dtype)
-                options = {"backend": backend, "state_dtype": dtype, "seed": seed, "process_group": ranks}
                 made.append(Optimizer(plain, self.rest, lr=rest_lr, **options))
         return made
 

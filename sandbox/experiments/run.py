@@ -64,7 +64,9 @@ class _Training:
         if self.network:
             self.model.to(self.device)
         self.called = torch.compile(self.model) if run.options.compile_model and self.network else self.model
-        self.optimizers = method.make(task.groups(self.model), run.lr, run.seed, run.way, shares.group, run.options.state_dtype)
+        dtype = run.options.state_dtype and getattr(torch, run.options.state_dtype)
+        options = {"backend": run.way, "seed": run.seed, "process_group": shares.group, "state_dtype": dtype}
+        self.optimizers = method.make(task.groups(self.model), run.lr, options)
         self.params = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
         if watch is not None and isinstance(method, Ours):
             self.optimizers[0].watch = watch

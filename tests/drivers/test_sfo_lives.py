@@ -219,7 +219,7 @@ def test_in_an_experiment():
     assert rows[-1]["train_loss"] < 0.7 * rows[0]["train_loss"]
     assert 75 <= rows[-1]["gradients"] < 120
     with pytest.raises(ValueError, match="use one rank"):
-        made.make([{"params": [torch.ones(2, requires_grad=True)]}], 1.0, 0, None, object())
+        made.make([{"params": [torch.ones(2, requires_grad=True)]}], 1.0, {"process_group": object()})
     assert method("adamw").functions == method("torch.optim:AdamW").functions == 0
 
 

@@ -120,7 +120,7 @@ def test_what_there_is_not():
 
 def test_an_arm_may_be_an_optimizer_that_is_no_recipe():
     arm = Arm(name="mine", method="torch.optim:LBFGS", lr=0.5, numbers={"max_iter": 1, "history_size": 7})
-    (optimizer,) = arm.made().make([{"params": [torch.zeros(2, requires_grad=True)]}], arm.lr, 0, "eager")
+    (optimizer,) = arm.made().make([{"params": [torch.zeros(2, requires_grad=True)]}], arm.lr, {"backend": "eager"})
     assert type(optimizer) is torch.optim.LBFGS
     assert (optimizer.defaults["lr"], optimizer.defaults["history_size"]) == (0.5, 7)
     with pytest.raises(ValueError, match="arm 'mine': decay and clipping are a recipe's"):
