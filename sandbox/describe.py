@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox import literal
-from sandbox.blocks import Block, Divide, Standard, Successive
+from sandbox import literal, parts
+from sandbox.blocks import Block, Divide
 from sandbox.blocks.number import is_number, show
 
 # field name -> symbol in text, symbol in LaTeX
@@ -87,7 +87,7 @@ def _equations(recipe: Any, *, latex: bool) -> Iterator[tuple[str, Block, str]]:
     divided, output = Divide.symbol[latex], recipe.solve.symbol[latex]
     for path, block in recipe.blocks():
         slot = path.split(".")[0]
-        if not isinstance(block, Divide | Standard | Successive):
+        if parts.PLAIN.get(slot) != block:
             equation = block.written(slot, latex=latex)
             yield slot, block, equation.replace(divided, output) if slot == "decay" else equation
 

@@ -13,6 +13,9 @@ from sandbox.blocks.number import is_function, is_number, show
 
 SLOTS = ("gradient", "moment", "pairs", "basis", "curvature", "averaging", "rectifier", "solve", "decay", "projection")
 
+# Blocks of the slots that came last, which do what a step did without them: no text and no older checkpoint names them.
+PLAIN = {"pairs": blocks.Successive(), "basis": blocks.Standard(), "solve": blocks.Divide()}
+
 
 def misfit(slot: str, block: Any) -> str:
     """What a slot takes, for the error about something else."""

@@ -1,7 +1,7 @@
 """Operators of a phase that torch computes in one pass over a piece: a ± x y as addcmul, Σ x y as a dot product.
 
-Measured on pieces of 131,072 float32 entries, one thread: x y and then a + of it 42 µs, addcmul 16 µs where one factor is a
-number and 23 µs where none is; x y and its sum 32 µs, the dot product 11 µs.
+Measured on pieces of 131,072 float32 entries, one thread: a product added to a takes 42 µs in two passes and as addcmul
+16 µs, or 23 µs where neither factor is a number; a product and its sum take 32 µs, the dot product 11 µs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _with_product(node: Node) -> None:
     pairs: list[Any] = [node.args] if subtracts else [node.args, node.args[::-1]]
     for a, product in pairs:
         factors = _factors(product)
-        if factors and isinstance(a, Node) and a is not product and _alike(a, node) and _alike(product, node):
+        if factors and isinstance(a, Node) and a is not product and alike(a, node) and alike(product, node):
             _replace(node, product, ATEN.addcmul.default, (a, *factors), {"value": -1} if subtracts else {})
             return
 
@@ -39,7 +39,7 @@ def _of_product(node: Node) -> None:
     """Σ x y of two vectors."""
     product: Any = node.args[0]
     factors = _factors(product)
-    if factors and product.meta["val"].ndim == 1 and all(_alike(x, product) for x in factors):
+    if factors and product.meta["val"].ndim == 1 and all(alike(x, product) for x in factors):
         _replace(node, product, ATEN.dot.default, factors, {})
 
 
@@ -58,7 +58,7 @@ def _factors(product: Any) -> tuple[Node, ...]:
     return found if same and dtype.is_floating_point else ()  # type: ignore[return-value]
 
 
-def _alike(one: Node, two: Node) -> bool:
+def alike(one: Node, two: Node) -> bool:
     """Whether two values have one shape and dtype."""
     a, b = one.meta["val"], two.meta["val"]
     return a.shape == b.shape and a.dtype == b.dtype

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from sandbox.backends.cut import Phase
-from sandbox.backends.fused import fuse
+from sandbox.backends.fused import alike, fuse
 from sandbox.backends.layout import fill_places, row_sums
 from sandbox.backends.record import NotRecordable
 
@@ -189,7 +189,7 @@ class Writer:
         """torch.where by one condition for all coordinates: no pass over them where the first choice may stay where it is."""
         condition, a, b = (self._argument(x) for x in node.args)
         mine = node.args[1]
-        if isinstance(mine, Node) and mine in self.slots and self.last[mine] == place and _same(mine, node):
+        if isinstance(mine, Node) and mine in self.slots and self.last[mine] == place and alike(mine, node):
             self.names[node] = out = a
             self.slots[node] = self.slots.pop(mine)
             self.each.append(f"if not {condition}: {out}.copy_({b})")
@@ -207,12 +207,12 @@ class Writer:
         copied = self.targets.get(node)
         if copied is not None:
             target = copied.args[0]
-            if _same(target, node) and self.last.get(target, -1) <= place and self._may_overwrite(node, target):  # type: ignore[arg-type]
+            if alike(target, node) and self.last.get(target, -1) <= place and self._may_overwrite(node, target):  # type: ignore[arg-type]
                 self.done.add(copied)
                 return self.names[target]  # type: ignore[index]
         for operand in node.all_input_nodes:
             dying = operand in self.slots and self.last[operand] == place
-            if dying and _same(operand, node) and self._may_overwrite(node, operand):
+            if dying and alike(operand, node) and self._may_overwrite(node, operand):
                 self.slots[node] = self.slots.pop(operand)
                 return self.slots[node]
         key = tuple(node.meta["val"].shape[1:]), node.meta["val"].dtype
@@ -288,9 +288,3 @@ def _has_out(node: Node) -> bool:
 def _is_one(node: Any) -> bool:
     """Whether a value is a single number."""
     return isinstance(node, Node) and "val" in node.meta and node.meta["val"].numel() == 1
-
-
-def _same(one: Node, two: Node) -> bool:
-    """Whether two values have one shape and dtype."""
-    a, b = one.meta["val"], two.meta["val"]
-    return a.shape == b.shape and a.dtype == b.dtype

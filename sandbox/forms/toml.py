@@ -22,7 +22,7 @@ from typing import Any
 import tomli_w
 from torch import Tensor
 
-from sandbox import blocks, imports, suggest
+from sandbox import blocks, imports, parts, suggest
 from sandbox.blocks import Block
 from sandbox.blocks.number import is_number
 from sandbox.parts import SLOTS
@@ -71,8 +71,7 @@ def _table(owner: Any) -> dict[str, Any]:
     table: dict[str, Any] = {} if isinstance(owner, Recipe) else {"block": _path(type(owner))}
     for field in dataclasses.fields(owner):
         value = getattr(owner, field.name)
-        # defaults, younger than texts, which stay as they were
-        if isinstance(value, blocks.Divide | blocks.Standard | blocks.Successive):
+        if isinstance(owner, Recipe) and parts.PLAIN.get(field.name) == value:
             continue
         if isinstance(value, Block | Recipe):
             table[field.name] = _table(value)

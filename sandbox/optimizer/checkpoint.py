@@ -7,19 +7,13 @@ from typing import Any
 from torch import Tensor
 
 from sandbox import parts
-from sandbox.blocks import Divide, Standard, Successive
 from sandbox.blocks.number import is_function
 from sandbox.distributed import shards
 from sandbox.optimizer import groups
 from sandbox.optimizer.cohorts import complete
 from sandbox.recipe import Recipe
 
-# What checkpoints from before these were slots do not name.
-_UNNAMED = {
-    "solve": parts.structure(Divide()),
-    "pairs": parts.structure(Successive()),
-    "basis": parts.structure(Standard()),
-}
+_UNNAMED = {slot: parts.structure(block) for slot, block in parts.PLAIN.items()}
 
 
 def pack(state_dict: dict[str, Any], param_groups: list[dict[str, Any]]) -> dict[str, Any]:

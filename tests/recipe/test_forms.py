@@ -113,3 +113,8 @@ def test_toml_keeps_tuples_and_refuses_what_it_has_no_word_for():
         toml.dumps(variants.get("apollo").replace(rectifier=outside_blocks.Shaped(power=None)))
     with pytest.raises(ValueError, match=r"Shaped.power = torch.float32 cannot be written as TOML"):
         toml.dumps(variants.get("apollo").replace(rectifier=outside_blocks.Shaped(power=torch.float32)))
+
+
+def test_toml_keeps_a_plain_block_inside_another():
+    recipe = variants.get("sdlbfgs").replace(solve=blocks.UnitLength(inner=blocks.Divide()))
+    assert toml.loads(toml.dumps(recipe)) == recipe
