@@ -9,6 +9,7 @@ import sandbox
 import variants
 from sandbox.backends import kernels
 from sandbox.blocks import ClipValue, L2Decay
+from tests.backends.trajectories import assert_backends_agree
 from tests.problem import MIXED as SHAPES
 from tests.problem import Torchs
 
@@ -82,20 +83,12 @@ def test_gradients_that_change_their_precision():
 
 def test_a_recipe_that_is_exchanged():
     """Another block of the same state in the group, after three steps; and numbers of its own."""
-    paths = []
-    for backend in ("eager", "compiled", "scripted"):
-        problem = Torchs(torch.float64)
-        optimizer = sandbox.Optimizer(problem.params, "apollo", lr=0.002, backend=backend)
-        for step in range(6):
-            if step == 3:
-                optimizer.param_groups[0]["recipe"] = variants.get("soft-absolute")
-            optimizer.zero_grad()
-            problem.loss(step + 15, problem.params).backward()
-            optimizer.step()
-        paths.append([p.detach() for p in problem.params])
-    for path in paths[1:]:
-        for a, b in zip(paths[0], path, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+    def exchange(step, problem, optimizer):
+        if step == 3:
+            optimizer.param_groups[0]["recipe"] = variants.get("soft-absolute")
+
+    assert_backends_agree("apollo", 6, exchange, first=15)
 
 
 def test_a_recompiling_shape_is_none():

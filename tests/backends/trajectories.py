@@ -6,7 +6,7 @@ import torch
 
 import sandbox
 from sandbox.forms import toml
-from tests.problem import STEPS, Torchs
+from tests.problem import MIXED, STEPS, Torchs
 
 ADDED, SAVED = 12, 20
 
@@ -69,3 +69,20 @@ def assert_alike(one, two, dtype):
         for name in a:
             scale = {"rtol": 100 * rtol, "atol": 100 * atol}
             torch.testing.assert_close(a[name], b[name], msg=lambda m, name=name: f"{name}: {m}", **scale)
+
+
+def assert_backends_agree(recipe, steps, change, first=0, shapes=MIXED):
+    """Eager, compiled and scripted end alike where change(step, problem, optimizer) comes before each step (1e-10)."""
+    ends = []
+    for backend in ("eager", "compiled", "scripted"):
+        problem = Torchs(torch.float64, 0, shapes)
+        optimizer = sandbox.Optimizer(problem.params, recipe, lr=0.002, backend=backend)
+        for step in range(steps):
+            change(step, problem, optimizer)
+            optimizer.zero_grad()
+            problem.loss(first + step, problem.params).backward()
+            optimizer.step()
+        ends.append([p.detach().clone() for p in problem.params])
+    for other in ends[1:]:
+        for p, q in zip(ends[0], other, strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)

@@ -293,10 +293,8 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path):
 def test_clear_errors(options, says):
     with pytest.raises(ValueError, match=says):
         small(["apollo"], **options)
-    for recipes in ("apollo", []):
-        with pytest.raises(ValueError, match="needs a list"):
+    for recipes, wrong in (("apollo", "needs a list"), ([], "needs a list"), (["apollo", "apollo"], "two recipes are called")):
+        with pytest.raises(ValueError, match=wrong):
             small(recipes)
-    with pytest.raises(ValueError, match="two recipes are called"):
-        small(["apollo", "apollo"])
     with pytest.raises(KeyError, match="did you mean 'apollo'"):
         small(["apollo"])["apolo"]
