@@ -7,7 +7,9 @@ import torch
 
 import sandbox
 from sandbox.backends import pieces
+from sandbox.backends.plan import Plan
 from sandbox.backends.record import NotRecordable, record
+from tests.light import light
 
 
 def test_sizes_become_sizes_of_inputs():
@@ -68,3 +70,14 @@ def test_two_threads_step_at_once():
     for thread in threads:
         thread.join()
     assert all(torch.equal(alone[seed], together[seed]) for seed in (0, 1))
+
+
+@pytest.mark.parametrize(("pairs", "in_pieces"), [(3, True), (10, False)])
+def test_long_histories_are_left_to_the_reference(pairs, in_pieces):
+    """Without a warning: it is how they are meant to run."""
+    p = torch.ones(4, 3, requires_grad=True)
+    p.grad = torch.ones_like(p)
+    optimizer = sandbox.Optimizer([p], light("lbfgs", pairs), lr=0.1)
+    optimizer.step()
+    (cohort,) = optimizer._cohorts[0].each
+    assert isinstance(cohort.plan, Plan) == in_pieces
