@@ -21,7 +21,9 @@ def get(backend: str | Backend, *, flat: bool = False, state_dtype: torch.dtype 
     rounding.check(state_dtype)
     made = _made(backend, flat)
     if state_dtype is not None and not getattr(made, "rounds", False):
-        raise ValueError(f"backend {made.name!r} keeps states as it computes them; state_dtype needs 'eager' or 'compiled'")
+        raise ValueError(
+            f"backend {made.name!r} keeps states as it computes them; state_dtype needs 'eager', 'compiled' or 'reference'"
+        )
     return made
 
 

@@ -204,7 +204,7 @@ def test_a_model_cast_to_bfloat16_or_float64():
         ({"state_dtype": "bfloat16"}, "state_dtype must be None"),
         (
             {"backend": "scripted"},
-            "backend 'scripted' keeps states as it computes them; state_dtype needs 'eager' or 'compiled'",
+            "backend 'scripted' keeps states as it computes them; state_dtype needs 'eager', 'compiled' or 'reference'",
         ),
     ],
 )
