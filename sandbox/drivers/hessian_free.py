@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils import parameters_to_vector
 
 from sandbox import generators, hessian
 from sandbox.blocks.number import Interval
 from sandbox.drivers.krylov import conjugate_gradients, lanczos
+from sandbox.drivers.one_vector import OneVector
 
 
-class HessianFree(torch.optim.Optimizer):
+class HessianFree(OneVector):
     """θ ← θ + η p,  p = argmin gᵀp + ½pᵀ(A + λI)p by conjugate gradients.
 
     A is the Gauss-Newton matrix where the closure returns (loss, outputs), loss a function of outputs alone; the Hessian where
@@ -35,8 +35,6 @@ class HessianFree(torch.optim.Optimizer):
     Raises ValueError for several groups and numbers out of range, RuntimeError for a closure whose loss has no graph.
     """
 
-    second_order = True  # the closure leaves backward() to the step
-
     def __init__(
         self,
         params: Iterable[Any],
@@ -54,15 +52,9 @@ class HessianFree(torch.optim.Optimizer):
                 raise ValueError(f"HessianFree: {name} must lie in {text}, got {value!r}")
         numbers = {"iterations": int(iterations), "tolerance": tolerance, "memory": memory, "saddle_free": bool(saddle_free)}
         super().__init__(params, {"lr": lr, **numbers})
-        if len(self.param_groups) != 1:
-            raise ValueError("HessianFree takes all parameters in one group: its step is one vector")
         size = sum(p.numel() for p in self._params)
         first = self._params[0]
         self.state[first] = {"step": torch.zeros(()), "damping": first.new_tensor(float(damping)), "p": first.new_zeros(size)}
-
-    @property
-    def _params(self) -> list[Tensor]:
-        return [p for p in self.param_groups[0]["params"] if p.requires_grad]
 
     @property
     def damping(self) -> float:
@@ -134,14 +126,6 @@ class HessianFree(torch.optim.Optimizer):
         c = torch.where(sizes > 1e-12 * sizes.amax(), c / sizes.clamp(min=1e-300), 0.0)
         p = -(V @ (vectors @ c))
         return p, float(g @ p + 0.5 * (sizes * c.square()).sum())
-
-    def _flat(self, tensors: list[Tensor | None]) -> Tensor:
-        made = [torch.zeros_like(p) if v is None else v for p, v in zip(self._params, tensors, strict=True)]
-        return parameters_to_vector(made)
-
-    def _apart(self, vector: Tensor) -> list[Tensor]:
-        parts = vector.split([p.numel() for p in self._params])
-        return [part.view_as(p) for part, p in zip(parts, self._params, strict=True)]
 
 
 def _gauss_newton(loss: Tensor, outputs: Tensor, params: list[Tensor], apart: Any, flat: Any) -> Callable[[Tensor], Tensor]:

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils import parameters_to_vector
 
 from sandbox import generators, hessian, suggest
 from sandbox.blocks.number import Interval
 from sandbox.drivers import models
 from sandbox.drivers.models import Models
+from sandbox.drivers.one_vector import OneVector
 
 SELECTIONS = ("distance", "cyclic", "random")
 
 
-class SFO(torch.optim.Optimizer):
+class SFO(OneVector):
     """θ ← θ - η s H⁻¹ Σ_i [g_i + H_i (θ - θ_i)],  H = Σ_i H_i,  for the sum of N functions f_i.
 
     g_i is the gradient of f_i at the point θ_i where it was last seen, H_i = λ_i I + B_iᵀ diag(c_i) B_i its BFGS Hessian from
@@ -53,8 +53,7 @@ class SFO(torch.optim.Optimizer):
     where a loss is not finite at the point before, either.  After an error the parameters are what they were before the step.
     """
 
-    second_order = True  # the closure leaves backward() to the step
-    by_number = True  # and is told which of the fixed batches to take
+    by_number = True  # the closure is told which of the fixed batches to take
 
     def __init__(
         self,
@@ -89,14 +88,6 @@ class SFO(torch.optim.Optimizer):
         state |= {name: torch.tensor(at, dtype=torch.float64) for name, at in (("scale", 1.0), ("length", 0.0), ("gain", 0.0))}
         state |= {"theta": self._theta(), "seen": torch.zeros(count, dtype=torch.int64)}
         self.state[self._first] = state
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Takes one group, at construction."""
-        if self.param_groups:
-            raise ValueError("SFO takes all parameters in one group: its step is one vector")
-        super().add_param_group(param_group)
-        if not self._params:
-            raise ValueError("SFO: no parameter requires a gradient")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch does, without its cast of the state to the parameters' dtype.  Raises ValueError for other shapes."""
@@ -257,10 +248,6 @@ class SFO(torch.optim.Optimizer):
         return self.param_groups[0]["params"][0]
 
     @property
-    def _params(self) -> list[Tensor]:
-        return [p for p in self.param_groups[0]["params"] if p.requires_grad]
-
-    @property
     def _state(self) -> dict[str, Any]:
         return self.state[self._first]
 
@@ -268,14 +255,8 @@ class SFO(torch.optim.Optimizer):
         return self._flat([p.detach() for p in self._params])
 
     def _flat(self, tensors: list[Tensor | None]) -> Tensor:
-        made = parameters_to_vector(
-            [torch.zeros_like(p) if v is None else v for p, v in zip(self._params, tensors, strict=True)]
-        )
+        made = super()._flat(tensors)
         return made.to(torch.promote_types(made.dtype, torch.float32))
-
-    def _apart(self, vector: Tensor) -> list[Tensor]:
-        parts = vector.split([p.numel() for p in self._params])
-        return [part.view_as(p) for part, p in zip(parts, self._params, strict=True)]
 
     def _put(self, vector: Tensor) -> None:
         for p, v in zip(self._params, self._apart(vector), strict=True):
