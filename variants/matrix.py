@@ -61,8 +61,8 @@ def shampoo() -> Recipe:
 def soap() -> Recipe:
     """Adam in Shampoo's eigenvectors, tracked by QR each ten steps (Vyas et al. 2024; decay after the step there).
 
-    Vectors, and matrices with a side above 10,000, go by Adam from the first step on; published code leaves that step out for
-    all, and of such matrices one side.
+    Vectors, and matrices with a side above 10,000, are updated by Adam from the first step on; published code leaves that step
+    out for all, and transforms such matrices on one side.
     """
     return Recipe(
         lr=3e-3,

@@ -81,7 +81,7 @@ class Kronecker(Eigenbasis):
 
     beta: β in [0, 1]; 1 adds up, L + g gᵀ, as the paper does.  eps: ε ≥ 0, L = R = ε I at first and the least eigenvalue.
     every: k ≥ 1, steps between two decompositions; eigenvectors and eigenvalues wait for them, L and R do not.
-    limit: a tensor with a longer side goes by the recipe for vectors.
+    limit: a tensor with a longer side is updated by the recipe for vectors.
     """
 
     beta: Number = number(default=1.0, range="[0, 1]")
@@ -120,7 +120,8 @@ class GivenFactors(Eigenbasis):
     """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (K-FAC).
 
     Martens & Grosse 2015.  G = E[h hᵀ] of gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and
-    convolutions; biases go by the recipe for vectors.  `sandbox.Optimizer` writes both into the state at each step(closure).
+    convolutions; biases are updated by the recipe for vectors.  `sandbox.Optimizer` writes both into the state at each
+    step(closure).
     labels: "sampled" from the model, by a second call of the closure (G is then the Gauss-Newton matrix's, in expectation), or
     "given", those of the batch (the empirical Fisher matrix's).
     beta: β in [0, 1).  eps: ε ≥ 0, the least eigenvalue.  every: k ≥ 1, steps between two decompositions.  limit: as elsewhere.
@@ -170,8 +171,8 @@ class Tracked(TwoSided):
 
     The first step decomposes L and R and moves nothing; each step uses the Q that the one before has left, so that no gradient
     is seen in a basis of its own.  Before a step of the iteration, eigenvectors are put in order of falling eigenvalues, and
-    what the slots inside keep a number a coordinate goes along.
-    beta: β in [0, 1).  every: k ≥ 1.  limit: a tensor with a longer side goes by the recipe for vectors.
+    the states inside that have a number a coordinate are reordered with them.
+    beta: β in [0, 1).  every: k ≥ 1.  limit: a tensor with a longer side is updated by the recipe for vectors.
     """
 
     beta: Number = number(default=0.95, range="[0, 1)")
@@ -189,7 +190,7 @@ class Tracked(TwoSided):
         return f"v' = Q_Lᵀ v Q_R, Q = qr(L Q) every {self.every}, L = β L + (1-β) g gᵀ, R = β R + (1-β) gᵀ g"
 
     def count(self, t: Any) -> Any:
-        """The first step is none of the slots inside."""
+        """The slots inside do not count the first step."""
         return where(t > 1, t - 1, 1.0)
 
     def coefficients(self, t: Any) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class SFO(OneVector):
         s["x"] += d
         self._put(theta + s["P"] @ d.to(theta))
         s["gain"].fill_(0.5 * float(d @ H @ d))
-        # a stranger joins where Σ_i |g_i - ḡ|²/(a(a-1)) ≥ |ḡ|², the squares in H⁻¹
+        # another function joins where Σ_i |g_i - ḡ|²/(a(a-1)) ≥ |ḡ|², the squares in H⁻¹
         a, R = len(G), G - G.mean(0)
         error = float((R * (solved[1:] - solved[1:].mean(0))).sum()) / max(a * (a - 1), 1)
         noisy = a > 1 and error >= float(G.mean(0) @ solved[1:].mean(0))
