@@ -69,6 +69,11 @@ class Signature:
     stored: torch.dtype | None = None  # of states of one number a coordinate, rounded at random; None: `dtype`
 
     @property
+    def place_of_theta(self) -> int:
+        """Of θ among the graph's inputs, after numbers and rows (see `trace`); the gradient follows."""
+        return 7 if self.kind == "arena" else 1
+
+    @property
     def row(self) -> int:
         """Entries of a row, as `layout.counter` takes them."""
         return self.width if self.kind == "arena" else layout.WIDTH

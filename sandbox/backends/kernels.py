@@ -135,7 +135,7 @@ class PhasedKernel:
         traced = graph.trace(recipe, signature, opaque=True, scale=_scale(signature), marked=True)
         self.steps_only = step_only and graph.write_step_only(traced)
         selfcheck.check(recipe, signature, traced, self.steps_only)
-        parts = checking(cut(traced), 8 if signature.kind == "arena" else 2)  # the gradient's place
+        parts = checking(cut(traced), signature.place_of_theta + 1)  # the gradient
         self.reductions = [part.reductions for part in parts]
         self.calls = [_compile(part.graph)[0] for part in parts]
 

@@ -37,7 +37,7 @@ class Program:
         if signature.kind == "channels":
             complete(traced, "scope")  # a piece has whole channels
         places = [n for n in traced.graph.nodes if n.op == "placeholder"]
-        self.theta = 7 if signature.kind == "arena" else 1  # its place among the inputs
+        self.theta = signature.place_of_theta
         theta = places[self.theta].meta
         self.row = tuple(theta["val"].shape[1:])  # as recorded
         cpu = signature.device == "cpu"
