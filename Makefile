@@ -26,8 +26,9 @@ demo: $(STAMP)  ## compare Apollo, ablations and peers on real data, then refute
 	$(BIN)/apollo-sandbox compare apollo scale-invariant hessian-ema adamw sgd --task digits-mlp --out results/demo
 	$(BIN)/apollo-sandbox check counterexamples
 
+# The examples of hypothesis are the same in each `make test`; `make test-all` draws others each time.
 test: $(STAMP) lint  ## ruff, mypy, all tests but the long ones, and the notebooks
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" --hypothesis-profile=ci
 
 test-all: $(STAMP) lint  ## the long tests too
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[theory,cluster]'

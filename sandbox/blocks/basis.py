@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sandbox import suggest
 from sandbox.blocks.base import COLUMNS, LEFT, RIGHT, ROWS, Flow, block
+from sandbox.blocks.decompositions import eigh
 from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Basis
 
@@ -69,7 +70,7 @@ class Eigenbasis(TwoSided):
 
         def fresh() -> dict[str, Tensor]:
             # L = Q_L λ_L Q_Lᵀ,  R = Q_R λ_R Q_Rᵀ
-            (a, QL), (b, QR) = torch.linalg.eigh(L), torch.linalg.eigh(R)
+            (a, QL), (b, QR) = eigh(L), eigh(R)
             return {"QL": QL, "QR": QR, "a": a.clamp(min=self.eps)[:, None], "b": b.clamp(min=self.eps)[None, :]}
 
         return {"L": L, "R": R, **when(x.due, fresh, old)}
@@ -224,7 +225,7 @@ class Tracked(TwoSided):
 def _eigenvectors(L: Tensor) -> Pair:
     """By falling eigenvalue; what is kept of coordinates before has no order yet."""
     # L = Q λ Qᵀ
-    return torch.linalg.eigh(L)[1].flip(1), torch.ones_like(L[0]).cumsum(0).long() - 1
+    return eigh(L)[1].flip(1), torch.ones_like(L[0]).cumsum(0).long() - 1
 
 
 def _iterated(L: Tensor, Q: Tensor) -> Pair:

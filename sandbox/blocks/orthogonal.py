@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sandbox import suggest
 from sandbox.blocks.base import Flow, block
+from sandbox.blocks.decompositions import polar
 from sandbox.blocks.number import whole
 from sandbox.blocks.slots import Solve
 
@@ -76,10 +77,3 @@ def orthogonal(X: Tensor, steps: int) -> Tensor:
             S = X @ X.mT
             X = A * X + (B * S + C * (S @ S)) @ X
     return X
-
-
-def polar(X: Tensor) -> Tensor:
-    """U Vᵀ of X = U Σ Vᵀ."""
-    # X = U Σ Vᵀ
-    U, _, Vt = torch.linalg.svd(X, full_matrices=False)
-    return U @ Vt

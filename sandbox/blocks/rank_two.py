@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sandbox import suggest
 from sandbox.blocks.base import ELEMENT, SCOPE, Flow, block
+from sandbox.blocks.decompositions import solve
 from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
 
@@ -159,7 +160,7 @@ class RegularizedBFGS(Solve):
         # B⁻¹u = (u - W (c + K G)⁻¹ K Wᵀu) / c
         Wu = torch.stack([total(w * u) for w in W], -1)[..., None]
         unit = torch.eye(2 * h, dtype=G.dtype, device=G.device)
-        a = torch.linalg.solve(c[..., None, None] * unit + K @ G, K @ Wu)[..., 0]
+        a = solve(c[..., None, None] * unit + K @ G, K @ Wu)[..., 0]
         q = u
         for k, w in enumerate(W):
             q = q - spread(a[..., k]) * w

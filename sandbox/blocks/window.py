@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, Flow, block
+from sandbox.blocks.decompositions import eigh
 from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Solve
 
@@ -53,7 +54,7 @@ class FullMatrix(Solve):
         rows = [torch.stack([dots[max(i, j), min(i, j)] for j in range(self.window)], -1) for i in range(self.window)]
         G = torch.stack(rows, -2) / x.c.filled
         # U σ Uᵀ = G + δ I
-        sigma, U = torch.linalg.eigh(G + self.ridge * torch.eye(self.window, dtype=G.dtype, device=G.device))
+        sigma, U = eigh(G + self.ridge * torch.eye(self.window, dtype=G.dtype, device=G.device))
         root = sigma.clamp(min=self.ridge).sqrt()
         least = root[..., :1]
         rest = torch.where(least > 1e-4, 1 / least, 0.0)

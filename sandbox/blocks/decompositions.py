@@ -1,0 +1,33 @@
+"""Decompositions that give NaN where a matrix is not finite, as operations by element do; torch.linalg raises there."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
+    """λ (…, n) by rising size and Q (…, n, n) of a symmetric A = Q λ Qᵀ (…, n, n)."""
+    A, zero = _finite(A)
+    # A = Q λ Qᵀ
+    values, Q = torch.linalg.eigh(A)
+    return values + zero[..., 0], Q + zero
+
+
+def polar(X: Tensor) -> Tensor:
+    """U Vᵀ of X = U Σ Vᵀ (m, n)."""
+    X, zero = _finite(X)
+    # X = U Σ Vᵀ
+    U, _, Vt = torch.linalg.svd(X, full_matrices=False)
+    return U @ Vt + zero
+
+
+def solve(A: Tensor, B: Tensor) -> Tensor:
+    """A⁻¹ B; infinite or NaN where A has no inverse."""
+    return torch.linalg.solve_ex(A, B)[0]
+
+
+def _finite(A: Tensor) -> tuple[Tensor, Tensor]:
+    """A, or zeros in its place, and 0 (…, 1, 1), which is NaN where some entry of A is not finite."""
+    zero = (A * 0).flatten(-2).sum(-1)[..., None, None]
+    return torch.where(zero == 0, A, 0.0), zero
