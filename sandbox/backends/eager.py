@@ -18,9 +18,9 @@ from sandbox.recipe import Recipe
 
 _REFERENCE = Reference()
 
-# State words of a recipe from which on its history is left to the reference: a two-loop recursion takes a sum for each pair and
-# loop, each in a phase of its own.  Measured on L-BFGS: with 3 pairs both forms take as long, with 10 the phases take two to
-# three times as long.
+# State words of a recipe from which on its history is left to the reference: of a two-loop recursion each few pairs are a
+# phase, and its graph takes long to record (ten pairs .7 s, a hundred minutes).  Measured on L-BFGS with ten pairs, in CPU time
+# of one thread: in phases small tensors take 1.15 times as long, 6 M parameters .75 times.
 HISTORY = 13
 
 

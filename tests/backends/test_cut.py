@@ -18,8 +18,9 @@ PHASES = {
     "apollo": 2,
     "scale-invariant": 2,
     "global-secant": 2,
-    "apollo-stable": 3,
-}  # a weak secant; then the mean of D
+    "apollo-stable": 3,  # a weak secant; then the mean of D
+    "lbfgs": 6,  # whether the pair is taken; then ten pairs in two halves, there and back
+}
 SUM, MAX = Reduction("sum", "scope"), Reduction("max", "scope")
 REDUCTIONS = {
     "apollo": [SUM] * 3,
