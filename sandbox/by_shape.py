@@ -49,8 +49,13 @@ class ByShape:
         if self.vectors is None:
             plain: dict[str, Any] = {"basis": Standard(), "solve": Divide()}
             changes = {slot: block for slot, block in plain.items() if getattr(self, slot).matrix}
-            return dataclasses.replace(self, **changes) if changes else self
+            return dataclasses.replace(self, **changes) if self.only_matrices else self
         return self.vectors
+
+    @property
+    def only_matrices(self: Any) -> bool:
+        """Whether its own basis or solver takes no tensors with fewer than two axes."""
+        return self.basis.matrix or self.solve.matrix
 
     def rate_of(self: Any, p: Tensor, lr: Any) -> Any:
         """η of one tensor's recipe, where this one's is `lr`: a number, a function of t, or None for its own."""

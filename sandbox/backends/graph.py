@@ -182,11 +182,16 @@ def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor]
 
 
 def check_one_step(recipe: Recipe) -> None:
-    """Raises ValueError for a recipe that makes another step for tensors with fewer than two axes."""
-    if recipe.for_vectors is not recipe.matrices:
+    """Raises ValueError for a recipe of two, and for one that takes factors of layers."""
+    if recipe.vectors is not None:
         raise ValueError(
             f"recipe {recipe.name!r} has another step for tensors with fewer than two axes: one program cannot be both; take "
             "recipe.matrices and recipe.for_vectors, each for its own tensors"
+        )
+    if recipe.basis.factors:
+        raise ValueError(
+            f"recipe {recipe.name!r} takes factors of layers, which sandbox.Optimizer sees while the closure runs: a program "
+            "of one step has none"
         )
 
 

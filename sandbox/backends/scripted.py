@@ -149,6 +149,10 @@ def _source(recipe: Recipe, dtype: torch.dtype) -> str:
         made = f"torch.eye({size[kind]}" if kind in size else f"torch.ones({shape.get(kind, '[]')}"
         value = float(initial.get(name, 0.0))
         makes += f"        s[{name!r}] = {value!r} * {made}, dtype={wide}, device=p.device)\n"
+    few = "p.dim() < 2" + ("" if recipe.basis.limit is None else f" or max(m, n) > {recipe.basis.limit}")
+    refuses = (
+        f'        if {few}:\n            raise ValueError("this script takes matrices alone")\n' if recipe.only_matrices else ""
+    )
     norm = ", norm: Tensor" if recipe.needs_norm else ""
     given = "".join(f", {name}: List[Tensor]" for name in recipe.inputs)
     pass_norm, pass_given = ", norm" if norm else "", "".join(f", live_{name}" for name in recipe.inputs)
@@ -169,7 +173,7 @@ def init(self, params: List[Tensor]) -> List[Dict[str, Tensor]]:
         s: Dict[str, Tensor] = {{}}
         m = p.size(0) if p.dim() > 0 else 1
         n = p.numel() // m if m > 0 else 0
-{makes}        out.append(s)
+{refuses}{makes}        out.append(s)
     return out
 
 def numbers_at(self, s: Dict[str, Tensor], lr: float, numbers: Tensor) -> Tensor:

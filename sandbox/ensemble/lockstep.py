@@ -40,7 +40,7 @@ class Lockstep:
         one = pytree.tree_map(lambda p: p[0, 0], self.params)
         state = self.recipe.init(one)
         self.state = pytree.tree_map(lambda s: s.expand(len(seeds), configs, *s.shape).clone(), state)
-        every = [pair for r in (self.recipe, self.recipe.for_vectors) for pair in r.blocks()]
+        every = [pair for p in pytree.tree_leaves(one) for pair in self.recipe.of(p).blocks()]
         if group.varied and any(block.initial(name) for _, block in every for name in block.state):
             # numbers that differ may be in the first state
             rows = zip(*(v.tolist() for v in group.varied), strict=True)

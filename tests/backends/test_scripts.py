@@ -100,3 +100,32 @@ def test_export(name):
         torch.testing.assert_close(theta, p.detach(), rtol=1e-11, atol=1e-13)
     with pytest.raises(ValueError, match="has no scope 'global'"):
         sandbox.export(variants.get("global-secant"))
+
+
+@pytest.mark.parametrize("name", ["muon", pytest.param("shampoo", marks=pytest.mark.slow)])
+def test_a_script_of_the_matrices_alone(name, tmp_path):
+    """1e-10: eigenvectors of the same matrices by the same calls, sums in another order."""
+    recipe = variants.get(name).matrices
+    draw = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in ((4, 3), (2, 5))]
+    sandbox.script(recipe, tmp_path / "program.pt", dtype=torch.float64)
+    program = torch.jit.load(tmp_path / "program.pt")
+    params, theirs = [x.clone().requires_grad_() for x in start], [x.clone() for x in start]
+    optimizer, state = sandbox.Optimizer(params, recipe, lr=0.01), program.init(theirs)
+    for _ in range(4):
+        grads = [torch.randn(x.shape, generator=draw, dtype=torch.float64) for x in start]
+        program.step(theirs, grads, state, 0.01)
+        for p, g in zip(params, grads, strict=True):
+            p.grad = g
+        optimizer.step()
+    for p, q in zip(params, theirs, strict=True):
+        torch.testing.assert_close(p.detach(), q, rtol=1e-10, atol=1e-10)
+    with pytest.raises(torch.jit.Error, match="this script takes matrices alone"):
+        program.init([torch.ones(3, dtype=torch.float64)])
+
+
+def test_two_steps_are_no_program(tmp_path):
+    with pytest.raises(ValueError, match=r"take recipe\.matrices and recipe\.for_vectors"):
+        sandbox.script(variants.get("shampoo"), tmp_path / "no.pt")
+    with pytest.raises(ValueError, match="takes factors of layers"):
+        sandbox.script(variants.get("kfac").matrices, tmp_path / "no.pt")

@@ -139,3 +139,16 @@ def test_what_does_not_fit(tmp_path):
     with pytest.raises(TypeError, match="slot 'moment' does not take"):
         PAIR.replace(moment=Decoupled())
     assert PAIR.replace(moment=EMA(beta=0.5)).vectors is ADAM
+
+
+def test_an_ensemble_of_a_recipe_for_matrices_alone():
+    """Shampoo has no step for vectors without `vectors`, and needs none where there are only matrices.  As the pure update (1e-10:
+    eigenvectors of a batch of matrices)."""
+    recipe, start = variants.get("shampoo").matrices, torch.arange(6.0, dtype=torch.float64).view(3, 2)
+    rates = [0.1, 0.2]
+    found = sandbox.ensemble.run(recipe, lambda theta, batch: (theta - 1).square().sum(), lr=rates, params=start, steps=4)
+    for lr, losses in zip(rates, found.loss, strict=True):
+        state, theta = recipe.init(start), start
+        for loss in losses:
+            assert float(loss) == pytest.approx(float((theta - 1).square().sum()), rel=1e-10)
+            state, theta = recipe.update(state, theta, 2 * (theta - 1), lr=lr)
