@@ -63,32 +63,24 @@ class Evaluation:
             return
         self.attached = any(recipe.second_order for recipe in recipes)  # the closure leaves backward() to the step
         self.params = [p for group in param_groups for p in group["params"] if p.requires_grad]
-        labelled = [recipe.basis.factors for recipe in recipes]
-        twice = "sampled" in labelled or any("sampled" in recipe.inputs or recipe.looks_again for recipe in recipes)
+        drawing = [group for group, recipe in self.groups if "sampled" in (*recipe.inputs, recipe.basis.factors)]
+        twice = bool(drawing) or any(recipe.looks_again for recipe in recipes)
         self.start = generators.states() if twice else None
         with factors.Seen(self._factored("given")) as seen, torch.enable_grad():
             self.loss = closure()
             if self.attached:
                 self._products()
         self._write_factors("given", seen, None)
-        if "sampled" in labelled:
-            of = [group for group, recipe in self.groups if recipe.basis.factors == "sampled"]
-            with labels.Drawn(self._generator(of)) as drawn, factors.Seen(self._factored("sampled")) as seen:
-                self._once_more()
-            self._write_factors("sampled", seen, drawn.count)
         if self.attached:
             self.loss = self.loss.detach()
-        if any("sampled" in recipe.inputs for recipe in recipes):
-            self._sampled()
+        if drawing:
+            self._sampled(drawing)
 
     def _needing(self, name: str) -> list[tuple[dict[str, Any], Recipe]]:
         return [(group, recipe) for group, recipe in self.groups if name in recipe.inputs]
 
-    def _drawn(self, name: str) -> torch.Generator:
-        """The generator of a step's random vectors, and counts that it was drawn from."""
-        return self._generator([group for group, _ in self._needing(name)])
-
     def _generator(self, groups: list[dict[str, Any]]) -> torch.Generator:
+        """The generator of a step's random vectors, and counts that it was drawn from."""
         draws = max(group["draws"] for group in groups)
         for group in groups:
             group["draws"] = draws + 1
@@ -111,7 +103,7 @@ class Evaluation:
         grads = hessian.gradients(self.loss, self.params)
         z: list[Tensor] | None = None
         if some := self._needing("hessian"):
-            drawn = self._drawn("hessian")
+            drawn = self._generator([group for group, _ in some])
             z = [hessian.rademacher(p, drawn) for p in self.params]
             Hz = hessian.product(grads, self.params, z, keep=bool(self._needing("product")))
             block = {p: (group, recipe.of(p).curvature) for group, recipe in some for p in group["params"]}
@@ -141,10 +133,12 @@ class Evaluation:
         for p, g in zip(self.params, grads, strict=True):
             p.grad = g
 
-    def _sampled(self) -> None:
+    def _sampled(self, drawing: list[dict[str, Any]]) -> None:
+        """The gradients and the factors at labels drawn from the model, by one more call."""
         of = {p: group for group, _ in self._needing("sampled") for p in group["params"]}
-        with labels.Drawn(self._drawn("sampled")) as drawn:
+        with labels.Drawn(self._generator(drawing)) as drawn, factors.Seen(self._factored("sampled")) as seen:
             grads = self._once_more()
+        self._write_factors("sampled", seen, drawn.count)
         # √n ĝ, whose square estimates the Gauss-Newton matrix's diagonal
         self.inputs["sampled"] = {p: _signed(g * drawn.count**0.5, of[p]) for p, g in grads.items() if p in of}
 

@@ -61,6 +61,24 @@ def test_labels_from_the_model_give_the_gauss_newton_factor():
         assert KFAC.evaluations == 2
 
 
+def test_one_more_call_serves_factors_and_gradients_at_drawn_labels():
+    """K-FAC's weight and Sophia-G's bias in two groups: both see the labels of one draw."""
+    model, X, calls = nn.Linear(2, 3).double(), drawn(5, 2), []
+    groups = [{"params": [model.weight], "recipe": KFAC}, {"params": [model.bias], "recipe": "sophia-g"}]
+    optimizer = sandbox.Optimizer(groups, KFAC)
+
+    def closure():
+        calls.append(1)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(X), torch.zeros(5, dtype=torch.int64))
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert len(calls) == 2
+    assert [group["draws"] for group in optimizer.param_groups] == [1, 1]
+
+
 def network():
     model = nn.Sequential(nn.Conv2d(1, 2, 2, stride=2, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3)).double()
     for i, q in enumerate(model.parameters()):
