@@ -59,7 +59,10 @@ def lion() -> Recipe:
 
 
 def sophia_h() -> Recipe:
-    """θ = θ - η clip(m/max(γh, ε), ±1), h an EMA of z ⊙ Hz each ten steps, γ = 0.01 (Liu et al. 2023); z = ±1 here."""
+    """θ = θ - η clip(m/max(γh, ε), ±1), h an EMA of z ⊙ Hz each ten steps, γ = 0.01 (Liu et al. 2023); z = ±1 here.
+
+    2 words, 2 gradients (Hz is taken each step, though one in ten is used).  Differs from the paper: z is normal there.
+    """
     return Recipe(
         lr=1e-4,
         moment=EMA(beta=0.96, bias_correction=False),
@@ -90,7 +93,10 @@ def eadam() -> Recipe:
 
 
 def ademamix() -> Recipe:
-    """Adam with a second, slow average in the numerator, m̂ + α l, β₃ = 0.9999, α = 2 (Pagliardini et al. 2024)."""
+    """Adam with a second, slow average in the numerator, m̂ + α l, β₃ = 0.9999, α = 2 (Pagliardini et al. 2024).
+
+    As the authors' code without its warm-ups of α and β₃, which it leaves out by default too.
+    """
     return Recipe(
         lr=1e-3,
         moment=FastAndSlow(beta=0.9, slow_beta=0.9999, alpha=2.0),
@@ -111,7 +117,11 @@ def adan() -> Recipe:
 
 
 def mars_adamw() -> Recipe:
-    """AdamW on g + γ β/(1-β) (g - g'), each tensor clipped to norm 1 (Yuan et al. 2024, the authors' code, all tensors)."""
+    """AdamW on g + γ β/(1-β) (g - g'), each tensor clipped to norm 1 (Yuan et al. 2024, the authors' code, all tensors).
+
+    Differs from that code: it trains tensors of one axis by AdamW, with numbers of its own.  The paper has the gradient of the
+    present batch at the last point for g'.
+    """
     return Recipe(
         lr=3e-3,
         gradient=(VarianceReduction(gamma=0.025, beta=0.95), ClipParameterNorm(max_norm=1.0)),

@@ -34,7 +34,10 @@ def sm3() -> Recipe:
 
 
 def muon() -> Recipe:
-    """Momentum made orthogonal by five Newton-Schulz steps (Jordan et al. 2024; bfloat16 there); Adam for vectors."""
+    """Momentum made orthogonal by five Newton-Schulz steps (Jordan et al. 2024; bfloat16 there); Adam for vectors.
+
+    Differs from the authors' use: they leave embeddings and heads to Adam too, which here takes a group of their own.
+    """
     return Recipe(
         lr=0.02,
         moment=NesterovEMA(beta=0.95),
@@ -47,7 +50,11 @@ def muon() -> Recipe:
 
 
 def shampoo() -> Recipe:
-    """θ = θ - η L^(-1/4) g R^(-1/4), L = εI + Σ g gᵀ, R = εI + Σ gᵀ g (Gupta et al. 2018), Adagrad for vectors."""
+    """θ = θ - η L^(-1/4) g R^(-1/4), L = εI + Σ g gᵀ, R = εI + Σ gᵀ g (Gupta et al. 2018), Adagrad for vectors.
+
+    Differs from the paper: a tensor of more axes is a matrix (m, n) here, where there each axis has its factor; and a vector
+    has a whole matrix there.
+    """
     return Recipe(
         lr=0.1,
         moment=NoMoment(),
@@ -90,7 +97,10 @@ def kfac() -> Recipe:
 
 
 def ekfac() -> Recipe:
-    """K-FAC's eigenvectors with an average of squared gradients in place of its eigenvalues (George et al. 2018), D = v + δ."""
+    """K-FAC's eigenvectors with an average of squared gradients in place of its eigenvalues (George et al. 2018), D = v + δ.
+
+    The paper's EKFAC-ra, squares of a batch's mean gradient; its EKFAC has the mean of the examples' squares.
+    """
     return kfac().replace(lr=1e-3, curvature=SecondMoment(beta=0.95), rectifier=Shift(damping=1e-3))
 
 
