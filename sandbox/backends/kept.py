@@ -89,7 +89,7 @@ def load(path: Path) -> Made:
 
 def _part(run: Any) -> tuple[str, dict[str, str]]:
     """The text of what Inductor wrote for one graph, as far as a step needs it, and the libraries of its kernels by name."""
-    names = run.current_callable.__func__.__globals__
+    names = run.__func__.__globals__
     libraries = {name: value.__self__.__file__ for name, value in names.items() if name.startswith("cpp_fused")}
     text = Path(names["__file__"]).read_text().partition("\ndef get_args")[0]
     text = re.sub(r"^cpp_fused\w* = async_compile\.cpp_pybinding\(.*?^'''\)$", "", text, flags=re.M | re.S)
