@@ -8,6 +8,10 @@ PYTEST := $(BIN)/python -m pytest -n logical --dist worksteal --nbmake --nbmake-
 FILES := $(filter-out %/__init__.py %/__main__.py,$(wildcard sandbox/*.py variants/*.py)) $(wildcard sandbox/*/__init__.py)
 MODULES := sandbox variants theory_checks $(subst /,.,$(patsubst %.py,%,$(subst /__init__,,$(FILES))))
 
+# As in cpu-intel-r-xeon-r-processor: under which results of `make bench` are kept.
+PROCESSOR := cpu-$(shell (sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1 | grep . || uname -m) \
+	| tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '-' | sed 's/-*$$//')
+
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-all notebooks docs bench bench-gpu lint help clean
@@ -38,9 +42,9 @@ notebooks: $(STAMP)  ## run the notebooks and save their outputs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[notebooks]'
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
 
-bench: $(STAMP)  ## speed and memory on the CPU against torch and published peers; results go to tests/benchmarks/results
+bench: $(STAMP)  ## speed and memory on the CPU, all cores and one, against torch and published peers; kept under the processor's name
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
-	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=tests/benchmarks/results/cpu.json -W ignore
+	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=tests/benchmarks/results/$(PROCESSOR).json -W ignore
 
 bench-gpu: $(STAMP)  ## checks and speed on a GPU, about eight minutes
 	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m tests.benchmarks.gpu

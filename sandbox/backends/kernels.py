@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from sandbox import suggest
-from sandbox.backends import graph, selfcheck
-from sandbox.backends.cut import checking, cut
+from sandbox.backends import graph, instructions, kept, selfcheck
+from sandbox.backends.cut import CHECK, Phase, checking, cut
+from sandbox.backends.kept import Made
 from sandbox.backends.layout import WIDTH
 from sandbox.backends.places import Run
 from sandbox.recipe import Recipe
@@ -22,6 +23,10 @@ from sandbox.recipe import Recipe
 _COMPILED: dict[Any, Kernel] = {}
 _PHASED: dict[Any, PhasedKernel] = {}
 compilations: list[graph.Signature] = []
+
+
+class NoEntry(RuntimeError):
+    """Inductor's entry that is used here is not public: another version of torch may not have it in this form."""
 
 
 class Kernel:
@@ -39,24 +44,16 @@ class Kernel:
         self._dynamo: Callable[..., None] | None = None
         self._direct: Run | None = None
         self.guards: list[str] = []
-        traced = self._trace()
         if mode is None:
             try:
-                self._direct, self.guards = _compile(traced)
-            except Exception as error:
-                # an entry of Inductor that is not public: another version of torch may not have it in this form
+                made = _made(recipe, signature, step_only=step_only, phased=False)
+                (self._direct,), self.steps_only, self.guards = made.calls, made.steps_only, made.guards
+                return
+            except NoEntry as error:
                 warnings.warn(
-                    f"torch {torch.__version__}: Inductor's direct entry failed ({suggest.short(error)}); steps go through "
-                    "torch.compile, which costs some microseconds more a call",
-                    stacklevel=2,
+                    f"{error}; steps go through torch.compile, which costs some microseconds more a call", stacklevel=2
                 )
-
-    def _trace(self) -> GraphModule:
-        """The graph; sets `steps_only`, whether it writes the step instead of θ (where asked for and possible)."""
-        traced = graph.trace(self.recipe, self.signature, opaque=True, scale=_scale(self.signature))
-        self.steps_only = self.step_only and graph.write_step_only(traced)
-        selfcheck.check(self.recipe, self.signature, traced, self.steps_only)
-        return traced
+        _, self.steps_only = _traced(recipe, signature, step_only=step_only)
 
     def run_for(self, theta: Tensor) -> Run:
         """What makes a step on a leaf as long as theta; it takes the graph's inputs as a list, and empties the list."""
@@ -68,7 +65,8 @@ class Kernel:
     def _through_dynamo(self) -> Callable[..., None]:
         if self._dynamo is None:
             _lower()
-            self._dynamo = torch.compile(self._trace(), fullgraph=True, dynamic=False, mode=self.mode)
+            traced, _ = _traced(self.recipe, self.signature, step_only=self.step_only)
+            self._dynamo = torch.compile(traced, fullgraph=True, dynamic=False, mode=self.mode)
             inputs = graph.example(self.recipe, self.signature, graph.Sizes().times(_scale(self.signature)))
             for tensor in inputs[1:]:
                 _mark_dynamic(tensor, self.signature)
@@ -80,17 +78,62 @@ class Kernel:
         return self._dynamo
 
 
-def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
-    """The graph compiled for inference, with the sizes of its trace, and what was taken for granted about them."""
-    from torch._inductor.compile_fx import compile_fx_inner
-    from torch._inductor.virtualized import V
+def _made(recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Made:
+    """The compiled phases of a step: kept ones, if they pass the check of a new graph.  phased: cut at its sums."""
+    path = kept.path_of(recipe, signature, step_only=step_only, phased=phased)
+    if path is not None and path.exists():
+        try:
+            made = kept.load(path)
+            selfcheck.check(recipe, signature, functools.partial(_in_a_row, made), made.steps_only)
+            return made
+        except Exception:  # whatever is wrong with it, it can be made again
+            path.unlink(missing_ok=True)
+    traced, steps_only = _traced(recipe, signature, step_only=step_only, marked=phased)
+    parts = checking(cut(traced), signature.place_of_theta + 1) if phased else [Phase(traced, [])]  # the gradient is checked
+    done = [_compile(part.graph) for part in parts]
+    guards = [guard for _, each in done for guard in each]
+    made = Made([run for run, _ in done], steps_only, [part.reductions for part in parts], guards)
+    if path is not None:
+        kept.save(path, made)
+    return made
 
-    _lower()
-    traced.shape_env = None  # Inductor takes it from the sizes; as it is, it cannot be pickled for the cache
-    sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
-    fake = sizes[0].fake_mode
-    with torch._guards.tracing(torch._guards.TracingContext(fake)), V.set_fake_mode(fake), _settings():
-        run = compile_fx_inner(traced, sizes, is_inference=True)
+
+def _in_a_row(made: Made, *inputs: Tensor) -> None:
+    """All phases, where this process has all that they sum."""
+    sums: list[Tensor] = []
+    for call, kinds in zip(made.calls, made.reductions, strict=True):
+        found = call([*inputs, *sums])
+        sums += [x for x, kind in zip(found, kinds, strict=True) if kind.over != CHECK]
+
+
+def _traced(recipe: Recipe, signature: graph.Signature, *, step_only: bool, marked: bool = False) -> tuple[GraphModule, bool]:
+    """The graph, and whether it writes the step instead of θ (where asked for and possible)."""
+    traced = graph.trace(recipe, signature, opaque=True, scale=_scale(signature), marked=marked)
+    steps_only = step_only and graph.write_step_only(traced)
+    selfcheck.check(recipe, signature, traced, steps_only)
+    return traced, steps_only
+
+
+def _compile(traced: GraphModule) -> tuple[Run, list[str]]:
+    """The graph compiled for inference, with the sizes of its trace, and what was taken for granted about them.
+
+    Raises NoEntry.
+    """
+    try:
+        from torch._inductor.compile_fx import compile_fx_inner
+        from torch._inductor.virtualized import V
+
+        _lower()
+        traced.shape_env = None  # Inductor takes it from the sizes; as it is, it cannot be pickled for the cache
+        sizes = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
+        fake = sizes[0].fake_mode
+        tracing = torch._guards.tracing(torch._guards.TracingContext(fake))
+        with tracing, V.set_fake_mode(fake), _settings(), instructions.of_torch():
+            run: Any = compile_fx_inner(traced, sizes, is_inference=True)
+    except Exception as error:
+        raise NoEntry(f"torch {torch.__version__}: Inductor's direct entry failed ({suggest.short(error)})") from error
+    # on a CPU there is nothing to tune at the first calls, which Inductor's wrapper looks after
+    run = run.current_callable if sizes[0].device.type == "cpu" else run
     return run, [str(guard.expr) for guard in fake.shape_env.guards]
 
 
@@ -132,12 +175,8 @@ class PhasedKernel:
     """The graph of one signature cut at its scope sums, each phase compiled: for parts of tensors."""
 
     def __init__(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> None:
-        traced = graph.trace(recipe, signature, opaque=True, scale=_scale(signature), marked=True)
-        self.steps_only = step_only and graph.write_step_only(traced)
-        selfcheck.check(recipe, signature, traced, self.steps_only)
-        parts = checking(cut(traced), signature.place_of_theta + 1)  # the gradient
-        self.reductions = [part.reductions for part in parts]
-        self.calls = [_compile(part.graph)[0] for part in parts]
+        made = _made(recipe, signature, step_only=step_only, phased=True)
+        self.calls, self.steps_only, self.reductions = made.calls, made.steps_only, made.reductions
 
     def run_for(self, theta: Tensor) -> Any:
         """What makes a step on a leaf, phase by phase (`PhasedRun`).  Raises ValueError for a leaf of more than 2³¹ entries."""

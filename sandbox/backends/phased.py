@@ -7,7 +7,7 @@ an entry for each tensor, so that it does not matter which rank has a large part
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sandbox.backends.base import Cohort, Step
 from sandbox.backends.cut import CHECK, Reduction
-from sandbox.distributed.ranks import Run, advance
+from sandbox.distributed.ranks import Run
 from sandbox.distributed.sums import MAX, Pending
 
 Finish = Callable[[], None]
@@ -51,78 +51,61 @@ class Unit:
 
 
 def phases(units: list[Unit], cohort: Cohort, step: Step) -> Run[Finish]:
-    """The step of a cohort; see `Backend`."""
+    """The step of a cohort; see `Backend`.  All units have as many phases, with the same sums."""
     assert cohort.parts is not None
     weights = torch.tensor([part.weight for part in cohort.parts], dtype=torch.float64)
-    runs = [_unit(unit) for unit in units]
-    finish: list[Finish] = []
-    answers: dict[int, list[Tensor] | None] = dict.fromkeys(range(len(runs)))
-    while answers:
-        asked: dict[int, list[tuple[Reduction, Tensor]]] = {}
-        for i, totals in answers.items():
-            pending, done = advance(runs[i], totals)
-            if done is None:
-                asked[i] = pending
-            else:
-                finish.append(done)
-        if not asked:
-            break
-        kinds = [kind for kind, _ in next(iter(asked.values()))]
+    order = torch.tensor([place for unit in units for place in unit.members])
+    *others, _ = units[0].run.reductions if units else [[]]
+    sums: list[list[Tensor]] = [[] for _ in units]
+    for unit in units:
+        unit.run.begin(unit.inputs)
+    for number, kinds in enumerate(others):
+        found = [unit.run.phase(number, known) for unit, known in zip(units, sums, strict=True)]
+        values = list(zip(*found, strict=True))  # of each sum, the units' parts
         joint = [kind.over == "scope" and step.recipe.scope == "global" for kind in kinds]
-        found = yield [
-            _pending(kind, [(units[i], values[j][1]) for i, values in asked.items()], weights, joint[j])
-            for j, kind in enumerate(kinds)
-        ]
-        answers = {
-            i: [
-                _back(kind, units[i], mine, total, joint[j])
-                for j, ((kind, mine), total) in enumerate(zip(values, found, strict=True))
-            ]
-            for i, values in asked.items()
-        }
-
-    def all_of_them() -> None:
-        for each in finish:
-            each()
-
-    return all_of_them
-
-
-def _unit(unit: Unit) -> Generator[list[tuple[Reduction, Tensor]], list[Tensor], Finish]:
-    sums: list[Tensor] = []
-    unit.run.begin(unit.inputs)
-    last = len(unit.run.reductions) - 1
-    for number, kinds in enumerate(unit.run.reductions[:last]):
-        found = yield list(zip(kinds, unit.run.phase(number, sums), strict=True))
-        sums += [total for kind, total in zip(kinds, found, strict=True) if kind.over != CHECK]
+        totals = yield [_pending(*each, units, order, weights) for each in zip(kinds, joint, values, strict=True)]
+        for kind, one, mine, total in zip(kinds, joint, values, totals, strict=True):
+            if kind.over != CHECK:
+                for known, part in zip(sums, _back(one, mine, total, units, order), strict=True):
+                    known.append(part)
 
     def finish() -> None:
-        unit.run.phase(last, sums)
-        unit.after()
+        for unit, known in zip(units, sums, strict=True):
+            unit.run.phase(len(others), known)
+            unit.after()
 
     return finish
 
 
-def _pending(kind: Reduction, values: list[tuple[Unit, Tensor]], weights: Tensor, joint: bool) -> Pending:
-    """One entry a tensor of the cohort; joint: one for all of them, which are in one arena."""
+def _pending(
+    kind: Reduction, joint: bool, values: Sequence[Tensor], units: list[Unit], order: Tensor, weights: Tensor
+) -> Pending:
+    """One entry a tensor of the cohort; joint: one for all of them, which are in one arena.  order: of the units' members."""
     if kind.over == CHECK:
-        return Pending(torch.stack([value.to("cpu", torch.float64) for _, value in values]).sum(), kind.op, check=True)
+        return Pending(torch.stack([value.to("cpu", torch.float64) for value in values]).sum(), kind.op, check=True)
     if joint:
-        ((_, value),) = values
+        (value,) = values
         mine, weight = value[:1].to("cpu", torch.float64), weights[:1]
     else:
+        # an arena may have an owner more, and a large tensor's number no axis
+        parts = [value.reshape(-1)[: len(unit.members)].to("cpu") for unit, value in zip(units, values, strict=True)]
         mine, weight = torch.zeros_like(weights), weights
-        for unit, value in values:
-            mine[unit.members] = value.reshape(-1)[: len(unit.members)].to("cpu", torch.float64)  # 0-d of a large tensor
+        mine[order] = torch.cat(parts).to(torch.float64)
     return Pending(mine if kind.op == MAX else mine * weight, kind.op)
 
 
-def _back(kind: Reduction, unit: Unit, mine: Tensor, total: Tensor, joint: bool) -> Tensor:
-    """The totals of a unit's tensors, in the form of its own sums."""
-    if kind.over == CHECK:
-        return total
+def _back(joint: bool, values: Sequence[Tensor], total: Tensor, units: list[Unit], order: Tensor) -> list[Tensor]:
+    """The totals of the units' tensors, in the form of their own sums."""
     if joint:
-        return total.to(mine.device, mine.dtype).expand(mine.shape).contiguous()
+        return [total.to(mine.device, mine.dtype).expand(mine.shape).contiguous() for mine in values]
+    parts = total[order].to(values[0].device, values[0].dtype).split([len(unit.members) for unit in units])
+    return [_like(mine, part.to(mine.device, mine.dtype)) for mine, part in zip(values, parts, strict=True)]
+
+
+def _like(mine: Tensor, part: Tensor) -> Tensor:
+    """`part` in the form of `mine`, which may have more entries."""
+    if mine.numel() == part.numel():
+        return part.view(mine.shape)
     found = mine.clone()
-    found.view(-1)[: len(unit.members)] = total[unit.members].to(mine.device, mine.dtype)
+    found.view(-1)[: part.numel()] = part
     return found

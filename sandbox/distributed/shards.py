@@ -7,6 +7,7 @@ of its tensor one is.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -20,8 +21,6 @@ from sandbox.composition import Composition
 from sandbox.distributed.sums import Reduced, Sums
 from sandbox.pure import state_shape
 from sandbox.scope import Scope, shape_of
-
-_PLAIN = (Tensor, torch.nn.Parameter)  # told apart at once, since every step asks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +43,12 @@ class Part:
 
 def is_sharded(p: Tensor) -> bool:
     """Whether `p` is a DTensor."""
-    return type(p) not in _PLAIN and hasattr(p, "device_mesh") and hasattr(p, "placements")
+    return _is_sharded(type(p))
+
+
+@functools.cache  # every step asks, of every tensor
+def _is_sharded(kind: type) -> bool:
+    return hasattr(kind, "device_mesh") and hasattr(kind, "placements")
 
 
 def check_whole(tensors: Iterable[Any], what: str) -> None:
@@ -60,7 +64,7 @@ def local(p: Tensor) -> Tensor:
 
 def needs_exchange(p: Any, g: Any) -> bool:
     """Whether the gradient g of p must be brought into p's placements first, which takes a collective."""
-    return is_sharded(g) and is_sharded(p) and tuple(g.placements) != tuple(p.placements)
+    return is_sharded(g) and is_sharded(p) and g.placements != p.placements
 
 
 def local_gradient(p: Any, g: Any) -> Tensor:

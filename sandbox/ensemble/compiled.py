@@ -9,6 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from sandbox.backends import instructions
 from sandbox.ensemble.members import structure
 
 _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
@@ -43,7 +44,8 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
         return [x for x in out if isinstance(x, torch.Tensor)]
 
     tensors = [leaves[i] for i in places]
-    graph = torch._inductor.standalone_compile(make_fx(flat)(*tensors), tensors, dynamic_shapes="from_example_inputs")
+    with instructions.of_torch():
+        graph = torch._inductor.standalone_compile(make_fx(flat)(*tensors), tensors, dynamic_shapes="from_example_inputs")
 
     def run(tensors: list[torch.Tensor]) -> Any:
         found = iter(graph(*tensors))

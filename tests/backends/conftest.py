@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox.backends import pieces, places
+from sandbox.backends import kernels, pieces, places
 
 
 @pytest.fixture
@@ -10,3 +10,11 @@ def both_ways(monkeypatch):
     """Arena and large tensors in each case, in pieces of a row or eight entries."""
     monkeypatch.setattr(places, "LARGE", {"cpu": 10, "cuda": 10})
     monkeypatch.setattr(pieces, "PIECE", {"cpu": 64, "cuda": 64})
+
+
+@pytest.fixture
+def own_cache(monkeypatch, tmp_path):
+    """An empty cache for compiled steps, and none known to this process."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernels, "_COMPILED", {})
+    monkeypatch.setattr(kernels, "_PHASED", {})

@@ -22,6 +22,7 @@ def graphs():
     return sum(seen[f"fxgraph_cache_{answer}"] for answer in ("hit", "miss", "bypass"))
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_one_structure_compiles_once():
     """20 steps with lr, β and σ changed by hand and by a scheduler, a second model of other shapes, a second optimizer: no graph
     more than one for the arena and one for large tensors, and no specialisation to static sizes."""
@@ -46,15 +47,14 @@ def test_one_structure_compiles_once():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("name", ["apollo", "channel-secant", "global-secant"])
-def test_what_inductor_takes_for_granted_is_harmless(name, monkeypatch):
+def test_what_inductor_takes_for_granted_is_harmless(name):
     """Without its cache, it says: the count of numbers, and whether a sum is long enough for chunks; nothing else."""
-    monkeypatch.setattr(kernels, "_COMPILED", {})
-    with torch._inductor.utils.fresh_cache():
-        params = [torch.ones(50, 30), torch.ones(3)]
-        for p in params:
-            p.grad = torch.ones_like(p)
-        sandbox.Optimizer(params, name, backend="compiled").step()
+    params = [torch.ones(50, 30), torch.ones(3)]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    sandbox.Optimizer(params, name, backend="compiled").step()
     guards = [guard for kernel in kernels._COMPILED.values() for guard in kernel.guards]
     assert any("4096" in guard for guard in guards)
     assert all(re.fullmatch(r"Eq\(s\d+, \d+\)|s\d+ (<=|>) 4096", guard) for guard in guards), guards
@@ -91,6 +91,7 @@ def test_a_recipe_that_is_exchanged():
     assert_backends_agree("apollo", 6, exchange, first=15)
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_a_recompiling_shape_is_none():
     """Sizes that often specialise: one row, one owner, equal sizes, a single entry."""
     recipe, after_first = variants.get("apollo"), None
@@ -105,6 +106,7 @@ def test_a_recompiling_shape_is_none():
         assert graphs() == after_first
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_without_inductors_direct_entry(monkeypatch):
     """A version of torch that has no such entry, or another form of it: one warning, and the same numbers."""
     import torch._inductor.compile_fx
@@ -112,7 +114,6 @@ def test_without_inductors_direct_entry(monkeypatch):
     def refuse(*args, **kwargs):
         raise TypeError("unexpected keyword argument 'is_inference'")
 
-    monkeypatch.setattr(kernels, "_COMPILED", {})
     monkeypatch.setattr(torch._inductor.compile_fx, "compile_fx_inner", refuse)
     p, q = (torch.linspace(-1, 1, 7, dtype=torch.float64).requires_grad_() for _ in range(2))
     compiled, eager = (sandbox.Optimizer([x], "apollo", lr=0.1, backend=b) for x, b in ((p, "compiled"), (q, "eager")))

@@ -1,4 +1,4 @@
-"""The tables of a stored benchmark, again:  python -m tests.benchmarks.table tests/benchmarks/results/cpu.json"""
+"""The tables of a stored benchmark, again:  python -m tests.benchmarks.table tests/benchmarks/results/<processor>.json"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     make bench
 
-Contenders take turns; the table shows medians of 40 rounds.  pytest-benchmark keeps the rounds and, in `extra_info`, the rows.
+Contenders take turns; the table shows medians of 40 rounds, on all cores and on one.  pytest-benchmark keeps the rounds and, in `extra_info`, the rows.
 """
 
 import json
@@ -17,19 +17,28 @@ from tests.benchmarks.contenders import SHAPES
 from tests.benchmarks.measure import Interleaved, table
 
 
+@pytest.fixture(params=[os.cpu_count() or 1, 1], ids=["all cores", "one core"])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-def test_step(shape, benchmark, capsys):
-    torch.set_num_threads(os.cpu_count() or 1)
+def test_step(shape, threads, benchmark, capsys):
     run = Interleaved(shape)
     benchmark.pedantic(run.round, rounds=40, warmup_rounds=5)
     benchmark.extra_info["shape"] = shape
     benchmark.extra_info["parameters"] = run.count
-    benchmark.extra_info["threads"] = torch.get_num_threads()
+    benchmark.extra_info["threads"] = threads
     benchmark.extra_info["copy_bytes_a_second"] = run.bandwidth()
     rows = benchmark.extra_info["rows"] = run.rows()
     with capsys.disabled():
         memory = f"memory copies {run.bandwidth() / 1e9:.0f} GB/s"
-        print(f"\n\n{shape}: {len(SHAPES[shape])} tensors, {run.count / 1e6:.2f} M parameters; {memory}\n{table(rows)}")
+        print(
+            f"\n\n{shape}: {len(SHAPES[shape])} tensors, {run.count / 1e6:.2f} M parameters; {threads} threads, {memory}\n{table(rows)}"
+        )
 
 
 FIRST = """

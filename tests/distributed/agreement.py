@@ -11,6 +11,7 @@ import sandbox
 import variants
 from sandbox import curvature, hessian, probes
 from sandbox.backends import places
+from sandbox.experiments.shares import Shares
 from tests.distributed import cases
 
 
@@ -160,6 +161,12 @@ def refused(mesh, rank, world):
     }
 
 
+def clocks(mesh, rank, world):
+    """Whether a run ends where only the last rank's time is over, and where nobody's is."""
+    shares = Shares(None, mesh.get_group())
+    return shares.any(rank == world - 1), shares.any(False)
+
+
 CASES = {
     "not finite": not_finite,
     "differing": differing,
@@ -168,4 +175,5 @@ CASES = {
     "mixed": mixed,
     "maximized": maximized,
     "refused": refused,
+    "clocks": clocks,
 }

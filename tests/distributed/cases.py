@@ -123,6 +123,19 @@ def half(mesh, rank, world):
     return {name: error(name) for name in ("apollo", "scale-invariant", "global-secant")}
 
 
+def histories(rank, world, names):
+    """Recipes with ten pairs, which make so many steps that a pair leaves the history."""
+    mesh, found = init_device_mesh("cpu", (world,), mesh_dim_names=("shard",)), {}
+    for name in names:
+        recipe = light(name, pairs=10)
+        recipe = recipe.replace(lr=recipe.lr / 10)
+        model, single = sharded(mesh), network()
+        train(model, sandbox.Optimizer(model.named_parameters(), recipe), range(14), rank, world)
+        train(single, sandbox.Optimizer(single.named_parameters(), recipe), range(14))
+        found[name] = {"error": distance(model, single), "moved": distance(single, network())}
+    return found
+
+
 def table(rank, world, names, backends):
     """Equality by (backend, whether some tensors count as large), the latter for a few recipes."""
     both = ((equality, names), (large, LARGE))

@@ -26,6 +26,10 @@ def test_nan_on_one_rank_compiled():
         stopped(found)
 
 
+def test_one_rank_whose_time_is_over_ends_the_run_on_all(two_ranks):
+    assert [found["clocks"] for found in two_ranks] == [(True, False)] * 2
+
+
 def test_a_rank_that_differs_stops_all(two_ranks):
     (first, error), (second, again) = (found["differing"] for found in two_ranks)
     assert "ranks 0 and 1 have other rates, hyperparameters or step counts: 0.001 and 0.002" in first["rate"][1]

@@ -69,3 +69,9 @@ def test_every_first_order_recipe(world, backends):
 def test_large_tensors_in_parts(two_ranks):
     """Of one tensor, what the first rank has counts as large, and what the second has does not."""
     close([found["large"] for found in two_ranks], LARGE)
+
+
+@pytest.mark.slow
+def test_histories_of_ten_pairs():
+    names = ["lbfgs", "sdlbfgs", "adaqn"]
+    close(run(2, "cases:histories", names), names)
