@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import sandbox
+from sandbox import interrupts
 from sandbox.cli import interrupt
 
 FAILED, BAD_USAGE = 1, 2
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(sys.argv[1:] if arguments is None else arguments) == ["--version"]:
         sys.stdout.write(f"apollo-sandbox {sandbox.__version__}\n")
         return 0
-    with interrupt.postponed():
+    with interrupts.postponed():
         from sandbox.cli import commands
     command = commands.parse(arguments)
     try:

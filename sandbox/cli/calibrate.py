@@ -6,6 +6,7 @@ import dataclasses
 
 from tyro.conf import Positional
 
+from sandbox import interrupts
 from sandbox.cli import interrupt, screen
 
 FAILED = 1  # exit code where a stated rate does not hold
@@ -39,7 +40,7 @@ class Calibrate(interrupt.Command):
 
     def main(self) -> int:
         """Runs it."""
-        with interrupt.postponed():
+        with interrupts.postponed():
             from sandbox.experiments.calibrate import differences, judge
 
         console = screen.console()

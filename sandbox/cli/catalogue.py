@@ -7,6 +7,7 @@ import sys
 
 from tyro.conf import Positional
 
+from sandbox import interrupts
 from sandbox.cli import interrupt, screen
 
 
@@ -16,7 +17,7 @@ class Variants(interrupt.Command):
 
     def main(self) -> int:
         """Prints the table."""
-        with interrupt.postponed():
+        with interrupts.postponed():
             from sandbox import lookup
 
             variants = lookup.package("variants")
@@ -46,7 +47,7 @@ class Show(interrupt.Command):
 
     def main(self) -> int:
         """Prints it."""
-        with interrupt.postponed():
+        with interrupts.postponed():
             from sandbox import lookup
             from sandbox.forms import toml
 
@@ -68,7 +69,7 @@ class Tasks(interrupt.Command):
 
     def main(self) -> int:
         """Prints the table."""
-        with interrupt.postponed():
+        with interrupts.postponed():
             from sandbox import tasks
 
         rows = []

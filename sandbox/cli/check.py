@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, subcommand
 
+from sandbox import interrupts
 from sandbox.cli import interrupt, screen
 from sandbox.literal import file_name
 
@@ -277,7 +278,7 @@ class Check(interrupt.Command):
 
     def main(self) -> int:
         """Runs it."""
-        with interrupt.postponed():  # what all of them need, torch among it
+        with interrupts.postponed():  # what all of them need, torch among it
             from sandbox import lookup
 
             lookup.package("theory_checks")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction
 
+from sandbox import interrupts
 from sandbox.cli import interrupt, screen
 from sandbox.experiments.settings import Options
 from sandbox.literal import file_name
@@ -71,7 +72,7 @@ class Compare(interrupt.Command):
 
     def main(self) -> int:
         """Runs it."""
-        with interrupt.postponed():
+        with interrupts.postponed():
             from sandbox.experiments import report, tables
             from sandbox.experiments.compare import compare
             from sandbox.experiments.search import spoken

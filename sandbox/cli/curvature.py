@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from sandbox import interrupts
 from sandbox.cli import interrupt, screen
 from sandbox.literal import file_name
 
@@ -55,7 +56,7 @@ class Curvature(interrupt.Command):
 
     def main(self) -> int:
         """Runs it."""
-        with interrupt.postponed():
+        with interrupts.postponed():
             from sandbox.experiments import inspect_report
             from sandbox.experiments.inspect import inspect
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 EXIT_CODE = 130
@@ -21,26 +17,6 @@ class Command:
     def interrupted(self) -> str:
         """What to say when Ctrl-C has ended `main`: what of the work is kept."""
         return "Interrupted."
-
-
-@contextlib.contextmanager
-def postponed() -> Iterator[None]:
-    """Postpones an interrupt to the end of the block.
-
-    For imports: one that is broken off half way leaves modules that fail later, or turns the interrupt into an ImportError.
-    """
-    heard = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
-    if not heard:  # by this thread, or by this process (a shell's background job)
-        yield
-        return
-    pending: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pending:
-        raise KeyboardInterrupt
 
 
 def kept(folder: Path, results: str, *, what: str) -> str:

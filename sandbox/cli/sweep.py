@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tyro.conf import Positional, UseAppendAction
 
+from sandbox import interrupts
 from sandbox.cli import interrupt, screen
 from sandbox.literal import file_name
 
@@ -47,7 +48,7 @@ class Sweep(interrupt.Command):
 
     def main(self) -> int:
         """Runs it."""
-        with interrupt.postponed():
+        with interrupts.postponed():
             from sandbox.experiments.sweep import sweep, values_of
 
         pairs = [values_of(text) for text in self.vary]

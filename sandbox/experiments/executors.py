@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
+from sandbox import interrupts
 from sandbox.distributed import launch
 from sandbox.experiments import identity
 from sandbox.experiments.run import Row
@@ -136,8 +137,9 @@ def _spread(
                     "Finished runs are kept"
                 ) from error
         finally:
-            for future in futures:  # where this is ended early
-                future.cancel()
+            with interrupts.postponed():
+                for future in futures:  # where this is ended early
+                    future.cancel()
 
 
 def _packed(unit: Unit) -> bytes:
@@ -148,20 +150,32 @@ def _packed(unit: Unit) -> bytes:
 def _gather(futures: dict[Any, Unit], hear: Callable[[], None]) -> Iterator[tuple[Unit, list[Found] | Failure]]:
     waiting, broken = set(futures), None
     while waiting:
-        ended = _ended(waiting)
-        waiting -= ended
+        with interrupts.postponed():
+            ended = {future: _outcome(future) for future in _ended(waiting)}
+        waiting -= set(ended)
         hear()
-        for future in ended:
-            try:
-                found = cloudpickle.loads(future.result())
-            except Exception as error:  # what a run raises comes as a value: this is of the worker, or of who sent it
-                broken = error
+        for future, found in ended.items():
+            if isinstance(found, _Broken):
+                broken = found.error
                 continue
             if isinstance(found, Exception):
                 raise found
             yield futures[future], found
     if broken is not None:
         raise broken if isinstance(broken, BrokenExecutor) else BrokenExecutor(str(broken)) from broken
+
+
+class _Broken(NamedTuple):
+    """What a worker, or who sent it, has raised; what a run raises comes as a value."""
+
+    error: Exception
+
+
+def _outcome(future: Any) -> Any:
+    try:
+        return cloudpickle.loads(future.result())
+    except Exception as error:
+        return _Broken(error)
 
 
 def _ended(waiting: set[Any]) -> set[Any]:
@@ -181,7 +195,7 @@ class Processes:
 
     def submit(self, *arguments: Any) -> Future:
         """As every executor's."""
-        with _interrupts_ignored():  # by the workers, which inherit it: Ctrl-C is for the parent
+        with interrupts.postponed(), _blocked():  # for the workers, which inherit it: Ctrl-C is for the parent
             if self._pool is None:
                 context = get_context("forkserver")
                 context.set_forkserver_preload([__name__])  # torch is imported once for all workers there will be
@@ -190,22 +204,25 @@ class Processes:
                 self._pool = ProcessPoolExecutor(self.jobs, mp_context=context, initializer=_listen, initargs=told)
             return self._pool.submit(*arguments)
 
-    def heard(self) -> Iterator[Any]:
+    def heard(self) -> list[Any]:
         """What the processes have told since the last call."""
-        with contextlib.suppress(queue.Empty, OSError, EOFError):
+        found = list[Any]()
+        with interrupts.postponed(), contextlib.suppress(queue.Empty, OSError, EOFError):
             while True:
-                yield self._told.get_nowait()
+                found.append(self._told.get_nowait())
+        return found
 
     def close(self) -> None:
         """Ends them; what they have in hand is lost: waiting for it would not save it."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            workers = list((getattr(pool, "_processes", None) or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:
-                worker.terminate()
-            self._told.cancel_join_thread()
-            self._told.close()
+            with interrupts.postponed():
+                workers = list((getattr(pool, "_processes", None) or {}).values())
+                pool.shutdown(wait=False, cancel_futures=True)
+                for worker in workers:
+                    worker.terminate()
+                self._told.cancel_join_thread()
+                self._told.close()
 
 
 _TOLD: Any = None  # in a worker of ours: where it says how far it is
@@ -253,11 +270,8 @@ def _same(code: str | None, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # one that comes now is heard afterwards
+def _blocked() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:

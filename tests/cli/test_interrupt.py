@@ -8,12 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent import futures
 
 import polars as pl
 import pytest
 
-from sandbox import cli
-from sandbox.cli import interrupt
+from sandbox import cli, interrupts
+from sandbox.experiments import executors
 
 SMALL = ["--task", "logistic-breast-cancer", "--steps", "20"]
 COMPARE = ["compare", "apollo", "sgd", *SMALL, "--rates", "1", "--seeds", "2", "--jobs", "1"]
@@ -153,16 +154,31 @@ def test_an_interrupted_comparison_continues(tmp_path, monkeypatch):
 
 def test_an_interrupt_is_postponed_and_not_lost():
     reached = False
-    with pytest.raises(KeyboardInterrupt), interrupt.postponed():
+    with pytest.raises(KeyboardInterrupt), interrupts.postponed():
         os.kill(os.getpid(), signal.SIGINT)
         reached = True
     assert reached
-    with interrupt.postponed():
+    with interrupts.postponed():
         pass  # the one before is forgotten
+
+
+def test_a_wait_for_workers_leaves_no_lock_behind(monkeypatch):
+    """One that was taken for ever by this thread would let no process end."""
+    future, take = futures.Future(), futures._base._AcquireFutures.__enter__
+
+    def taken(locks):
+        take(locks)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(futures._base._AcquireFutures, "__enter__", taken)
+    with pytest.raises(KeyboardInterrupt):
+        next(executors._gather({future: None}, lambda: None))
+    with futures.ThreadPoolExecutor(1) as other:
+        assert other.submit(future._condition.acquire, blocking=False).result()
 
 
 def test_an_ignored_interrupt_stays_ignored():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with interrupt.postponed():
+    with interrupts.postponed():
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
