@@ -33,14 +33,12 @@ class Counterexamples:
         from theory_checks import certificates, counterexamples
 
         if not self.certify:
-            cases = counterexamples.all_cases()
-            verdicts = ["refuted" if case.refuted else "not refuted" for case in cases]
-            sides = [(f"{case.left:.6g}", f"{case.right:.6g}") for case in cases]
-            screen.table(
-                screen.console(),
-                ["case", "claim", "left", "right", "verdict"],
-                [[c.name, c.claim, *s, v] for c, s, v in zip(cases, sides, verdicts, strict=True)],
-            )
+            head = ["case", "claim", "left", "right", "verdict"]
+            rows = [
+                [case.name, case.claim, f"{case.left:.6g}", f"{case.right:.6g}", "refuted" if case.refuted else "not refuted"]
+                for case in counterexamples.all_cases()
+            ]
+            screen.table(screen.console(), head, rows)
             return 0
         ended = 0
         for name in certificates.PROOFS:
