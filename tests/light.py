@@ -43,10 +43,25 @@ def _covering():
 COVERING = _covering()
 
 
+def _mechanism(name):
+    """What a backend has to do for a variant, whatever its blocks compute."""
+    recipe = light(name)
+    kept = recipe.stores_direction, recipe.stores_gradient, bool(recipe.recalled)
+    return recipe.scope, frozenset(recipe.state_kinds().values()), recipe.inputs, recipe.needs_norm, kept
+
+
 def each(names):
     """Names for a test of every variant: `make test` takes those that bring a new block, `make test-all` the others too."""
     few = [*COVERING, *(name for name in NAMES if variants.get(name).matrix)]
     return [pytest.param(name, marks=[] if name in few else [pytest.mark.slow]) for name in names]
+
+
+def each_backend(values, *, compiled):
+    """(value, backend) for a test of both; `make test` compiles one of the values."""
+    for value in values:
+        for backend in ("eager", "compiled", "scripted"):
+            costly = backend == "compiled" and value != compiled
+            yield pytest.param(value, backend, id=f"{value}-{backend}", marks=[pytest.mark.slow] if costly else [])
 
 
 def light(name, pairs=SHORT):
@@ -61,3 +76,7 @@ def _shortened(block, pairs):
     inner = {name: _shortened(value, pairs) for name, value in fields.items() if isinstance(value, Block)}
     shorter = {name: pairs for name in ("memory", "window") if fields.get(name, 0) > pairs}
     return dataclasses.replace(block, **inner, **shorter)
+
+
+# One variant of each kind of work for a backend, where all that bring a block would take too long.
+MECHANISMS = list({_mechanism(name): name for name in reversed(COVERING)}.values())

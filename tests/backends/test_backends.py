@@ -2,7 +2,7 @@
 
 Graphs are shared by all cases of one recipe and dtype: a new model compiles nothing.  Backends run with LARGE = 10, so that
 each case takes both ways, arena and large tensors, and in pieces of a row or eight entries.  `make test` takes the variants
-that bring a block, in float64 and scripts in float32 too; `make test-all` the rest.
+that bring a block, in float64 and scripts in float32 too, and compiles one of each mechanism; `make test-all` does the rest.
 """
 
 import pytest
@@ -12,7 +12,7 @@ import sandbox
 import variants
 from sandbox.blocks import ClipGlobalNorm, Decoupled, L2Decay, Stable
 from tests.backends.trajectories import assert_alike, reference, trajectory
-from tests.light import COVERING, NAMES, light
+from tests.light import COVERING, MECHANISMS, NAMES, light
 from tests.outside_blocks import Halfway, MeanAbsolute, Remembering
 from tests.problem import Torchs
 
@@ -31,7 +31,8 @@ def cases():
     for name in NAMES:
         for backend in ("eager", "compiled", "scripted"):
             for dtype in (torch.float64, torch.float32):
-                costly = backend == "compiled" and (name in HISTORY or dtype == torch.float32)
+                many = name in HISTORY or name not in MECHANISMS or dtype == torch.float32
+                costly = backend == "compiled" and many
                 slow = (
                     [pytest.mark.slow] if costly or name not in COVERING or (backend, dtype) == ("eager", torch.float32) else []
                 )

@@ -142,7 +142,7 @@ class Sums(Gradient):
         return x.value + x.tensor.spread(x.tensor.mean(x.scope.spread(mean))), new
 
 
-@pytest.mark.parametrize("scope", ["parameter", "global", "channel", "coordinate"])
+@pytest.mark.parametrize("scope", ["parameter", "global", "channel", pytest.param("coordinate", marks=pytest.mark.slow)])
 def test_reductions_of_spread_numbers_count_every_coordinate(scope):
     """Stable decay takes the mean of a D that is one number a scope; against the reference, and the sums against NumPy."""
     made = recipe(Sums(), rectifier=MeanSquare(), decay=Stable(weight_decay=0.1), scope=scope)
@@ -173,8 +173,15 @@ class Counted(Rectifier):
         return n
 
 
-@pytest.mark.parametrize("scope", ["parameter", "global", "channel"])
-@pytest.mark.parametrize("slots", [{"rectifier": Counted()}, {"rectifier": ScaleInvariantFloor()}, {"rectifier": MeanSquare()}])
+def _few_numbers():
+    made = [Counted(), ScaleInvariantFloor(), MeanSquare()]
+    for i, scope in enumerate(["parameter", "global", "channel"]):
+        for j, rectifier in enumerate(made):
+            marks = [] if i == j else [pytest.mark.slow]
+            yield pytest.param(scope, {"rectifier": rectifier}, id=f"{scope}-{type(rectifier).__name__}", marks=marks)
+
+
+@pytest.mark.parametrize(("scope", "slots"), _few_numbers())
 def test_no_count_of_numbers_is_taken_for_a_size(scope, slots):
     """Recipes of few numbers, some of them as many as there were owners or scopes in the example that was traced."""
     for moment in (NoMoment(), Moments()):

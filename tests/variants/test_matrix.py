@@ -10,6 +10,7 @@ import torch
 import sandbox
 import variants
 from sandbox.blocks.orthogonal import orthogonal
+from tests.light import each_backend
 from tests.problem import Problem, rate
 
 SHAPES = [(4, 3), (7,), (), (2, 3, 2), (3, 5), (6, 2)]
@@ -130,8 +131,7 @@ def follow(recipe, lr, of_matrix, of_vector, backend="eager", rtol=1e-9, shapes=
             np.testing.assert_allclose(p.detach().numpy(), x, rtol=rtol, atol=rtol / 100, err_msg=f"step {step}")
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
-@pytest.mark.parametrize("scale", ["original", "rms", "none"])
+@pytest.mark.parametrize(("scale", "backend"), each_backend(["original", "rms", "none"], compiled="original"))
 def test_muon(scale, backend):
     """Matrices by Newton-Schulz, vectors by Adam at their share of the rate, whatever the rate is."""
     recipe = variants.get("muon").replace(solve=sandbox.blocks.Orthogonalize(scale=scale))
@@ -233,15 +233,13 @@ def test_shampoo(backend):
 NEARLY_SQUARE = [(4, 3), (2, 3, 1), (5, 5), (5, 6)]
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
-@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize(("every", "backend"), each_backend([1, 4], compiled=4))
 def test_soap(every, backend):
     recipe = variants.get("soap").replace(basis=sandbox.blocks.Tracked(every=every), **{"decay.weight_decay": 0.0})
     follow(recipe, 0.01, lambda x: SOAP(x, every), None, backend, rtol=1e-6, shapes=NEARLY_SQUARE)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
-@pytest.mark.parametrize("window", [3, 10])
+@pytest.mark.parametrize(("window", "backend"), each_backend([3, 10], compiled=3))
 def test_ggt(window, backend):
     """TensorFlow's ggt.py, all tensors as one vector, more and fewer steps than its window holds."""
     problem = Problem(shapes=SHAPES)
