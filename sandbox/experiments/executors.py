@@ -137,7 +137,7 @@ def _spread(
                     "Finished runs are kept"
                 ) from error
         finally:
-            with interrupts.postponed():
+            if not isinstance(executor, Processes):  # those are ended by `close`
                 for future in futures:  # where this is ended early
                     future.cancel()
 
@@ -218,6 +218,8 @@ class Processes:
         if pool is not None:
             with interrupts.postponed():
                 workers = list((getattr(pool, "_processes", None) or {}).values())
+                if (calls := getattr(pool, "_call_queue", None)) is not None:
+                    calls.cancel_join_thread()  # it may wait for ever for somebody to read what it sends, and the exit for it
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in workers:
                     worker.terminate()

@@ -252,3 +252,32 @@ def test_two_threads_write_one_file(tmp_path):
             asked.result()
     assert path.read_text() in ("a", "b")
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+DYING = """
+import signal
+from sandbox.experiments.executors import Processes
+
+def never(sent):
+    signal.pause()
+
+if __name__ == "__main__":
+    executor = Processes(2)
+    futures = [executor.submit(never, bytes(10**6)) for _ in range(6)]  # more than a pipe holds: somebody is sending it
+    while not futures[1].running():
+        pass
+    for future in futures:
+        future.cancel()
+    pool = executor._pool
+    for worker in pool._processes.values():
+        worker.kill()
+    manager = pool._executor_manager_thread  # which keeps the queue, and its end for reading, alive
+    manager.join()  # it does not survive futures that were cancelled
+    executor.close()
+"""
+
+
+def test_the_exit_waits_for_nobody_who_sends_to_dead_workers(tmp_path):
+    (tmp_path / "dying.py").write_text(DYING)
+    found = subprocess.run([sys.executable, "dying.py"], cwd=tmp_path, capture_output=True, timeout=600)  # or for ever
+    assert found.returncode == 0
