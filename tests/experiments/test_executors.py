@@ -264,7 +264,7 @@ def never(sent):
 if __name__ == "__main__":
     executor = Processes(2)
     futures = [executor.submit(never, bytes(10**6)) for _ in range(6)]  # more than a pipe holds: somebody is sending it
-    while not futures[1].running():
+    while not futures[2].running():  # the third is being sent
         pass
     for future in futures:
         future.cancel()
