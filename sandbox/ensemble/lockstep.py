@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from sandbox import hessian, parts
+from sandbox import hessian, interrupts, parts
 from sandbox.ensemble import grid
 from sandbox.ensemble.members import Group
 from sandbox.probes.occupancy import mask_of
@@ -98,6 +98,7 @@ class Lockstep:
         function = self._function(bool(self.plan.probes))
         return grid.checked(function, self.group.varied, self._rates(1), self.state, self.params, rows, z, ())
 
+    @interrupts.postponed()  # one inside of vmap breaks torch's stack of transformations
     def step(self, t: int, look: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """One step of all members: loss and finiteness (seeds, configurations), and what probes measured."""
         rows, z = self.batch()
@@ -115,6 +116,7 @@ class Lockstep:
 
         return compiled(self.group, self.task, function, inputs)
 
+    @interrupts.postponed()
     @torch.no_grad()
     def evaluate(self, t: int) -> dict[str, np.ndarray]:
         """Losses and metric on whole splits, and floor occupancy, of all members."""
