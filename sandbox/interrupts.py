@@ -10,20 +10,20 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def postponed() -> Iterator[None]:
-    """Postpones an interrupt to the end of the block.
+    """Postpones an interrupt to the end of the block, where whoever would have heard it does (another such block, too).
 
     For what must not be broken off half way: an import leaves modules that fail later, or turns the interrupt into an
-    ImportError; a wait for another process leaves a lock taken for ever.
+    ImportError; a wait for another process leaves a lock taken for ever; torch.func leaves transformations on its stack.
     """
-    heard = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
-    if not heard:  # by this thread, or by this process (a shell's background job)
-        yield
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield  # not heard by this thread, or by this process (a shell's background job)
         return
     pending: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
+    signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
     if pending:
-        raise KeyboardInterrupt
+        before(pending[0], None)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
-from sandbox import suggest
+from sandbox import interrupts, suggest
 from sandbox.curvature.mean_loss import Loss, MeanLoss
 
 MODES = ("forward-over-reverse", "reverse-over-reverse", "reverse-over-reverse, one by one")
@@ -91,6 +91,7 @@ class Hessian:
         kind = torch.empty(0, dtype=self.dtype).numpy().dtype
         return LinearOperator(self.shape, matvec=columns, rmatvec=columns, matmat=columns, rmatmat=columns, dtype=kind)
 
+    @interrupts.postponed()
     def _apply(self, which: list[int], V: list[Tensor]) -> list[Tensor]:
         """Rows of the block of H that the tensors `which` share: [k, *shape] a tensor -> the same."""
         total = [torch.zeros_like(v) for v in V]

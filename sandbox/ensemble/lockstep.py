@@ -92,13 +92,14 @@ class Lockstep:
     def _loss(self, params: Any, batch: Any) -> Tensor:
         return self.task.apply(self.task.loss, params, batch)
 
+    @interrupts.postponed()
     def look_ahead(self, batch: tuple[Any, Any]) -> Any:
         """A first step that changes nothing here, with probes if there are any."""
         rows, z = batch
         function = self._function(bool(self.plan.probes))
         return grid.checked(function, self.group.varied, self._rates(1), self.state, self.params, rows, z, ())
 
-    @interrupts.postponed()  # one inside of vmap breaks torch's stack of transformations
+    @interrupts.postponed()
     def step(self, t: int, look: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """One step of all members: loss and finiteness (seeds, configurations), and what probes measured."""
         rows, z = self.batch()

@@ -219,7 +219,7 @@ class Processes:
             with interrupts.postponed():
                 workers = list((getattr(pool, "_processes", None) or {}).values())
                 if (calls := getattr(pool, "_call_queue", None)) is not None:
-                    calls.cancel_join_thread()  # it may wait for ever for somebody to read what it sends, and the exit for it
+                    calls.cancel_join_thread()  # else the exit may wait for ever for a thread that sends to dead workers
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in workers:
                     worker.terminate()
