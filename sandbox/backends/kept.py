@@ -1,13 +1,14 @@
 """Compiled steps kept on disk, by what they compute: another process need not even import Inductor, which takes seconds.
 
 Of a graph Inductor makes a Python file that calls libraries, compiled from C++.  Kept is the text of that file without what
-compiles, and where the libraries are: in the same cache, TORCHINDUCTOR_CACHE_DIR.  Found again it is by the recorded graph
-(`graph.recorded`), which takes milliseconds and follows every change of a block's code.  A step that is not kept is compiled:
-on a GPU, of matrices, and wherever Inductor's file asks for more of Inductor than its kernels.
+compiles, and where the libraries are: in the same cache, TORCHINDUCTOR_CACHE_DIR.  A step is found by its recorded graph
+(`graph.recorded`), which takes milliseconds and follows every change of a block's code.  Not kept are steps on a GPU, steps of
+matrices, and those whose file asks for more of Inductor than its kernels.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import getpass
@@ -74,10 +75,11 @@ def save(path: Path, made: Made) -> None:
         return
     kinds = [[dataclasses.astuple(kind) for kind in each] for each in made.reductions]
     entry = {"parts": parts, "steps_only": made.steps_only, "reductions": kinds}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    own = path.with_suffix(f".{os.getpid()}")
-    own.write_text(json.dumps(entry))
-    os.replace(own, path)
+    with contextlib.suppress(OSError):  # nobody needs it
+        path.parent.mkdir(parents=True, exist_ok=True)
+        own = path.with_suffix(f".{os.getpid()}")
+        own.write_text(json.dumps(entry))
+        os.replace(own, path)
 
 
 def load(path: Path) -> Made:

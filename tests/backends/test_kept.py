@@ -75,6 +75,12 @@ def test_a_damaged_entry_is_made_again(own_cache, tmp_path):
 
 
 @pytest.mark.usefixtures("own_cache")
+def test_nobody_needs_a_place_to_keep_it(tmp_path):
+    (tmp_path / "apollo-sandbox").write_text("a file where the folder would be")
+    assert_right()
+
+
+@pytest.mark.usefixtures("own_cache")
 def test_what_tells_steps_apart(monkeypatch):
     """The code of a block, the number of threads and the layout do; the values of hyperparameters do not."""
     recipe = variants.get("apollo").replace(rectifier=Halfway())
@@ -83,5 +89,8 @@ def test_what_tells_steps_apart(monkeypatch):
     kept = path_of(recipe, key[0], step_only=True, phased=False)
     assert kept == path_of(recipe.replace(rectifier=Halfway(sigma=0.3)), key[0], step_only=True, phased=False)
     assert kept != path_of(recipe, key[0], step_only=False, phased=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "get_num_threads", lambda: 99)
+        assert kept != path_of(recipe, key[0], step_only=True, phased=False)
     monkeypatch.setattr(Halfway, "read", lambda self, B: B.abs() + 2 * self.sigma)
     assert kept != path_of(recipe, key[0], step_only=True, phased=False)
