@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox import scope
-from sandbox.blocks import COLUMNS, LEFT, RIGHT, ROWS, SQUARE, Divide, Standard
+from sandbox import parts, scope
+from sandbox.blocks import COLUMNS, LEFT, RIGHT, ROWS, SQUARE
 from sandbox.blocks.number import is_function, known
 
 
@@ -47,9 +47,8 @@ class ByShape:
     def for_vectors(self: Any) -> Any:
         """The recipe of tensors with fewer."""
         if self.vectors is None:
-            plain: dict[str, Any] = {"basis": Standard(), "solve": Divide()}
-            changes = {slot: block for slot, block in plain.items() if getattr(self, slot).matrix}
-            return dataclasses.replace(self, **changes) if self.only_matrices else self
+            changes = {slot: parts.PLAIN[slot] for slot in ("basis", "solve") if getattr(self, slot).matrix}
+            return dataclasses.replace(self, **changes) if changes else self
         return self.vectors
 
     @property
