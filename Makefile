@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --dist worksteal --nbmake --nbmake-
 FILES := $(filter-out %/__init__.py %/__main__.py,$(wildcard sandbox/*.py variants/*.py)) $(wildcard sandbox/*/__init__.py)
 MODULES := sandbox variants theory_checks $(subst /,.,$(patsubst %.py,%,$(subst /__init__,,$(FILES))))
 
-# As in cpu-intel-r-xeon-r-processor: under which results of `make bench` are kept.
+# The name under which `make bench` keeps its results, as in cpu-intel-r-xeon-r-processor.
 PROCESSOR := cpu-$(shell (sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1 | grep . || uname -m) \
 	| tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '-' | sed 's/-*$$//')
 

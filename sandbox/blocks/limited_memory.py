@@ -14,7 +14,7 @@ from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
 
 # Pairs whose sums are taken in one pass over memory.  One by one, each of 2h sums waits for the one before: a compiled step of
-# ten pairs then takes 2.8 times as long.
+# ten pairs then takes nearly three times as long.
 TOGETHER = 5
 
 
