@@ -32,7 +32,11 @@ from sandbox.recipe import Recipe
 
 
 def adabound() -> Recipe:
-    """Adam whose rates are clipped to bounds that close on 0.1 (Luo et al. 2019, the authors' code): from Adam to SGD."""
+    """Adam whose rates are clipped to bounds that close on 0.1 (Luo et al. 2019, the authors' code): from Adam to SGD.
+
+    Differs from the paper as that code does: bias correction and ε, and no division by √t.  The bounds close on 100 η, which is
+    0.1 at the published rate; there on 0.1 whatever the rate at construction is.
+    """
     return Recipe(
         lr=1e-3,
         moment=RawEMA(beta=0.9),
@@ -42,12 +46,18 @@ def adabound() -> Recipe:
 
 
 def amsbound() -> Recipe:
-    """AdaBound that divides by the largest v so far (Luo et al. 2019, `amsbound=True`)."""
+    """AdaBound that divides by the largest v so far (Luo et al. 2019, the authors' code with `amsbound=True`).
+
+    Differs from the paper as `adabound` does.
+    """
     return adabound().replace(curvature=SecondMoment(beta=0.999, bias_correction=False, maximum=True))
 
 
 def lion() -> Recipe:
-    """θ = θ - η sign(β₁ m + (1-β₁) g), m = β₂ m + (1-β₂) g, β₁ = 0.9, β₂ = 0.99 (Chen et al. 2023)."""
+    """θ = θ - η sign(β₁ m + (1-β₁) g), m = β₂ m + (1-β₂) g, β₁ = 0.9, β₂ = 0.99 (Chen et al. 2023).
+
+    No difference from the paper or from the package lion_pytorch; decay is 0 by default, as there.
+    """
     return Recipe(
         lr=1e-4,
         moment=TwoRates(beta=0.9, memory_beta=0.99),
@@ -88,7 +98,10 @@ def sophia_g() -> Recipe:
 
 
 def eadam() -> Recipe:
-    """Adam with ε added to v at each step, v = β₂ v + (1-β₂) g² + ε, so that it accumulates (Yuan & Gao 2020)."""
+    """Adam with ε added to v at each step, v = β₂ v + (1-β₂) g² + ε, so that it accumulates (Yuan & Gao 2020).
+
+    No difference from the paper; where published code adds ε to √v̂ as well, `rectifier.eps` does.
+    """
     return Recipe(lr=1e-3, moment=RawEMA(), curvature=ShiftedSecondMoment(beta=0.999, eps=1e-8), rectifier=SquareRoot(eps=0.0))
 
 
@@ -106,7 +119,11 @@ def ademamix() -> Recipe:
 
 
 def adan() -> Recipe:
-    """Nesterov momentum from averages of g and of its change (Xie et al. 2022, the authors' code), proximal decay."""
+    """Nesterov momentum from averages of g and of its change (Xie et al. 2022, the authors' code), proximal decay.
+
+    Differs from that code in two options that it has beside: `no_prox` is `decay=AdamWDecay(…)` here, `max_grad_norm` is
+    `gradient=ClipGlobalNorm(…)`.  The paper writes β for what is 1-β in the code and here.
+    """
     return Recipe(
         lr=1e-3,
         moment=NesterovMoment(beta=0.98, change_beta=0.92),

@@ -105,7 +105,10 @@ def ekfac() -> Recipe:
 
 
 def ggt() -> Recipe:
-    """θ = θ - η (M Mᵀ)^(-1/2) m, nearly, M the last ten m over all tensors (Agarwal et al. 2019; TensorFlow's contrib.opt)."""
+    """θ = θ - η (M Mᵀ)^(-1/2) m, nearly, M the last ten m over all tensors (Agarwal et al. 2019; TensorFlow's contrib.opt).
+
+    Differs from the paper as that code does: the window holds m and weighs them equally, where the paper has g weighted by β₂ᵏ.
+    """
     return Recipe(
         lr=1e-3,
         moment=EMA(beta=0.9, bias_correction=False),

@@ -217,9 +217,10 @@ def _scale(signature: graph.Signature) -> int:
 
 
 def _settings() -> Any:
-    # d is computed twice rather than stored between the two passes: a word of memory traffic a parameter costs more
+    # d is computed twice rather than stored between the two passes: a word of memory traffic a parameter costs more.
+    # Sums over fewer than eight entries would be written out, one inside the other: twenty minutes for three pairs of RES
     return torch._inductor.config.patch(
-        realize_reads_threshold=64, realize_opcount_threshold=512, realize_acc_reads_threshold=64
+        realize_reads_threshold=64, realize_opcount_threshold=512, realize_acc_reads_threshold=64, unroll_reductions_threshold=1
     )
 
 
