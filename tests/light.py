@@ -41,6 +41,7 @@ def _covering():
 
 
 COVERING = _covering()
+MATRIX = [name for name in NAMES if variants.get(name).matrix]
 
 
 def _mechanism(name):
@@ -50,18 +51,19 @@ def _mechanism(name):
     return recipe.scope, frozenset(recipe.state_kinds().values()), recipe.inputs, recipe.needs_norm, kept
 
 
-def each(names):
+def each(names, few=(*COVERING, *MATRIX)):
     """Names for a test of every variant: `make test` takes those that bring a new block, `make test-all` the others too."""
-    few = [*COVERING, *(name for name in NAMES if variants.get(name).matrix)]
     return [pytest.param(name, marks=[] if name in few else [pytest.mark.slow]) for name in names]
 
 
-def each_backend(values, *, compiled):
-    """(value, backend) for a test of both; `make test` compiles one of the values."""
+def each_backend(values, *, compiled=None):
+    """(value, backend) for a test of both; `make test` compiles one of the values, or none."""
     for value in values:
         for backend in ("eager", "compiled", "scripted"):
             costly = backend == "compiled" and value != compiled
-            yield pytest.param(value, backend, id=f"{value}-{backend}", marks=[pytest.mark.slow] if costly else [])
+            yield pytest.param(
+                value, backend, id=f"{getattr(value, '__name__', value)}-{backend}", marks=[pytest.mark.slow] if costly else []
+            )
 
 
 def light(name, pairs=SHORT):

@@ -12,7 +12,7 @@ import sandbox
 import variants
 from sandbox.blocks import ClipGlobalNorm, Decoupled, L2Decay, Stable
 from tests.backends.trajectories import assert_alike, reference, trajectory
-from tests.light import COVERING, MECHANISMS, NAMES, light
+from tests.light import COVERING, MECHANISMS, NAMES, each_backend, light
 from tests.outside_blocks import Halfway, MeanAbsolute, Remembering
 from tests.problem import Torchs
 
@@ -31,11 +31,8 @@ def cases():
     for name in NAMES:
         for backend in ("eager", "compiled", "scripted"):
             for dtype in (torch.float64, torch.float32):
-                many = name in HISTORY or name not in MECHANISMS or dtype == torch.float32
-                costly = backend == "compiled" and many
-                slow = (
-                    [pytest.mark.slow] if costly or name not in COVERING or (backend, dtype) == ("eager", torch.float32) else []
-                )
+                costly = backend == "compiled" and (name in HISTORY or name not in MECHANISMS)
+                slow = [pytest.mark.slow] if costly or name not in COVERING or dtype == torch.float32 else []
                 yield pytest.param(name, backend, dtype, id=f"{name}-{backend}-{str(dtype)[6:]}", marks=slow)
 
 
@@ -77,8 +74,7 @@ COMPOSED = {
 }
 
 
-@pytest.mark.parametrize("change", COMPOSED)
-@pytest.mark.parametrize("backend", ["compiled", "scripted"])
+@pytest.mark.parametrize(("change", "backend"), each_backend(COMPOSED, compiled="channel-scale-invariant-stable"))
 def test_compositions_and_blocks_from_outside(change, backend):
     recipe = variants.get("apollo").replace(**COMPOSED[change])
     assert_alike(trajectory(recipe, torch.float64, backend), reference(recipe, torch.float64), torch.float64)

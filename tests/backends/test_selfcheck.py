@@ -142,7 +142,9 @@ class Sums(Gradient):
         return x.value + x.tensor.spread(x.tensor.mean(x.scope.spread(mean))), new
 
 
-@pytest.mark.parametrize("scope", ["parameter", "global", "channel", pytest.param("coordinate", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "scope", ["parameter", "global", *(pytest.param(s, marks=pytest.mark.slow) for s in ("channel", "coordinate"))]
+)
 def test_reductions_of_spread_numbers_count_every_coordinate(scope):
     """Stable decay takes the mean of a D that is one number a scope; against the reference, and the sums against NumPy."""
     made = recipe(Sums(), rectifier=MeanSquare(), decay=Stable(weight_decay=0.1), scope=scope)

@@ -10,6 +10,7 @@ import variants
 from sandbox.ablation import ablate
 from sandbox.blocks import AdamWDecay, ClipEach, Decoupled, Divide, Sign, Solve, block
 from sandbox.forms import toml
+from tests.light import each_backend
 from tests.problem import Torchs
 
 APOLLO = variants.get("apollo")
@@ -62,16 +63,15 @@ def test_the_direction_is_what_the_equation_says(solver):
         assert torch.equal(d, p + 0.1 * theta)
 
 
-@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
-def test_the_direction_is_recalled_through_the_solver(backend):
+@pytest.mark.parametrize(("decay", "backend"), each_backend([AdamWDecay, Decoupled]))
+def test_the_direction_is_recalled_through_the_solver(decay, backend):
     """A solver that is read from m and B gives the trajectory of one whose d has to be stored (1e-12: the decay is inverted)."""
-    for decay in (AdamWDecay(weight_decay=0.1), Decoupled(weight_decay=0.1)):
-        recalling, storing = (APOLLO.replace(solve=s, decay=decay) for s in (Sign(), Forgetful()))
-        assert recalling.recalls_direction
-        assert storing.stores_direction
-        assert (recalling.state_words, storing.state_words) == (2, 3)
-        for p, q in zip(trained(recalling, backend)[0], trained(storing)[0], strict=True):
-            torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-12)
+    recalling, storing = (APOLLO.replace(solve=s, decay=decay(weight_decay=0.1)) for s in (Sign(), Forgetful()))
+    assert recalling.recalls_direction
+    assert storing.stores_direction
+    assert (recalling.state_words, storing.state_words) == (2, 3)
+    for p, q in zip(trained(recalling, backend)[0], trained(storing)[0], strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", sandbox.backends.NAMES)

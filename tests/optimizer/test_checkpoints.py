@@ -15,7 +15,7 @@ from tests.optimizer.leaves import through_a_file
 from tests.optimizer.network import network, same, train
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
 def test_checkpoints_are_exact(name, dtype):
     """Resumed from a file, a run is bitwise the run that was not interrupted."""

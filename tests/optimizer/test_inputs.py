@@ -21,6 +21,7 @@ from sandbox.blocks import (
 from sandbox.experiments.methods import method
 from sandbox.experiments.run import train
 from sandbox.experiments.settings import Run
+from tests.light import each_backend
 from tests.problem import Torchs
 
 APOLLO = variants.get("apollo")
@@ -157,11 +158,10 @@ def test_l2_decay_is_part_of_the_pair():
     torch.testing.assert_close(x.y, H @ s + 0.5 * s, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
-@pytest.mark.parametrize("recipe", [AGAIN, EXACT, variants.get("sophia-g")], ids=["again", "exact", "sophia-g"])
-def test_backends_and_checkpoints(recipe, backend):
+@pytest.mark.parametrize(("name", "backend"), each_backend(["again", "exact", "sophia-g"], compiled="again"))
+def test_backends_and_checkpoints(name, backend):
     """The eager path of an uninterrupted run; at the fifth step the run goes on from a checkpoint (1e-9: 10 steps of rounding)."""
-    ends = []
+    recipe, ends = {"again": AGAIN, "exact": EXACT}.get(name) or variants.get(name), []
     for where in ("eager", backend):
         model = Network()
         optimizer = sandbox.Optimizer(model.parameters(), recipe, lr=0.05, backend=where)
