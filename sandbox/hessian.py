@@ -18,10 +18,15 @@ HOW = (
 )
 
 
-def generator(seed: int, draw: int) -> torch.Generator:
-    """The generator of a draw (from 0): a stream for each pair, so that a run resumes by its count alone."""
+def key(seed: int, draw: int) -> int:
+    """32 bits for a draw (from 0): other ones for each pair, so that a run resumes by its count alone."""
     digest = hashlib.blake2b(f"{seed}/{draw}".encode(), digest_size=4).digest()  # torch's generator takes 32 bits of a seed
-    return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "little"))
+    return int.from_bytes(digest, "little")
+
+
+def generator(seed: int, draw: int) -> torch.Generator:
+    """The generator of a draw."""
+    return torch.Generator(device="cpu").manual_seed(key(seed, draw))
 
 
 def rademacher(like: Tensor, generator: torch.Generator | None = None) -> Tensor:

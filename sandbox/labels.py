@@ -1,16 +1,17 @@
 """Labels drawn from the model: the gradient at them has the Gauss-Newton matrix for its second moment (times 1/n, n labels).
 
-    with labels.Drawn(generator) as drawn:
+    with labels.Drawn(key) as drawn:
         loss = F.cross_entropy(model(x), y)     # y is replaced by a draw from softmax(model(x))
 
 Inside the context the losses of `torch.nn.functional` whose negative is a log-likelihood see drawn labels in the place of
 theirs: cross_entropy and nll_loss (categories), binary_cross_entropy_with_logits (0 or 1), mse_loss (normal, of variance ½).
-A label that is ignored (`ignore_index`) stays so.
+A label that is ignored (`ignore_index`) stays so.  What is drawn is a function of the key, of the call and of the place in a
+tensor alone: the same on every device, and under vmap, where each seed has its key.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,15 +20,17 @@ from torch.overrides import TorchFunctionMode
 
 
 class Drawn(TorchFunctionMode):
-    """The context.  count: labels drawn so far; at its end RuntimeError where none was, since no loss above was called."""
+    """The context.  key: a whole number or a 0-d int64 tensor.  count: labels drawn so far, an int or a 0-d tensor; at its end
+    RuntimeError where no loss above was called.
+    """
 
-    def __init__(self, generator: torch.Generator) -> None:
+    def __init__(self, key: int | Tensor) -> None:
         super().__init__()
-        self.generator, self.count = generator, 0
+        self.key, self.calls, self.count = torch.as_tensor(key), 0, cast("int | Tensor", 0)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        if error[0] is None and not self.count:
+        if error[0] is None and not self.calls:
             raise RuntimeError(
                 "labels are to be drawn from the model, but the loss calls none of torch.nn.functional's cross_entropy, "
                 "nll_loss, binary_cross_entropy_with_logits and mse_loss"
@@ -46,9 +49,27 @@ class Drawn(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def uniform(self, like: Tensor) -> Tensor:
-        """Numbers in (0, 1), drawn on the CPU in the shape of `like`."""
-        drawn = torch.rand(like.shape, generator=self.generator, dtype=torch.float64).clamp(min=1e-300)
-        return drawn.to(like.device)
+        """Numbers in (0, 1), float64, in the shape and on the device of `like`."""
+        self.calls += 1
+        places = torch.arange(like.numel(), device=like.device)
+        bits = _mixed(_mixed(self.key.to(like.device) * _GAMMA + self.calls) + places * _GAMMA)
+        # the upper 52 of 64 bits, in the middle between two multiples of 2⁻⁵²
+        return ((_shifted(bits, 12).double() + 0.5) * 2.0**-52).reshape(like.shape)
+
+
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64  # the golden ratio's bits, as a signed number
+
+
+def _shifted(x: Tensor, k: int) -> Tensor:
+    """x >> k of unsigned numbers."""
+    return (x >> k) & (2 ** (64 - k) - 1)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """SplitMix64's mix of 64 bits (Steele, Lea & Flood 2014); int64 products wrap."""
+    x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - 2**64)
+    return x ^ _shifted(x, 31)
 
 
 def _category(self: Drawn, logits: Tensor, target: Tensor, ignored: int) -> Tensor:
@@ -56,22 +77,23 @@ def _category(self: Drawn, logits: Tensor, target: Tensor, ignored: int) -> Tens
     axis = 1 if logits.ndim > 1 else 0
     drawn = (logits.double() - (-self.uniform(logits).log()).log()).argmax(axis)
     if target.is_floating_point():  # probabilities of classes
-        self.count += drawn.numel()
+        self.count = self.count + drawn.numel()
         return F.one_hot(drawn, logits.shape[axis]).movedim(-1, axis).to(target.dtype)
     kept = target == ignored
-    self.count += int((~kept).sum())
+    self.count = self.count + kept.logical_not().sum(dtype=torch.float64)
     return torch.where(kept, target, drawn)
 
 
 def _coin(self: Drawn, logits: Tensor, target: Tensor, ignored: int) -> Tensor:
-    self.count += logits.numel()
+    self.count = self.count + logits.numel()
     return (self.uniform(logits) < logits.double().sigmoid()).to(target.dtype)
 
 
 def _normal(self: Drawn, mean: Tensor, target: Tensor, ignored: int) -> Tensor:
-    noise = torch.randn(mean.shape, generator=self.generator, dtype=torch.float64).to(mean.device, mean.dtype)
-    self.count += mean.numel()
-    return mean + 0.5**0.5 * noise
+    # Box and Muller's, times √½
+    noise = (-self.uniform(mean).log()).sqrt() * (2 * torch.pi * self.uniform(mean)).cos()
+    self.count = self.count + mean.numel()
+    return mean + noise.to(mean.dtype)
 
 
 _DRAWS = {

@@ -9,6 +9,7 @@ small numbers use (VNNI, AMX) are left out.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,11 +23,8 @@ def of_torch() -> Iterator[None]:
 
     inductor: Any = cpu_vec_isa
 
-    def sure(kind: Any) -> Any:
-        return type(kind.__name__, (kind,), {"__bool__": lambda self: True, "__hash__": kind.__hash__})()
-
     asked = {"_is_avx512_supported": cpu_vec_isa.VecAVX512, "_is_avx2_supported": cpu_vec_isa.VecAVX2}
-    found = [sure(kind) for name, kind in asked.items() if getattr(torch.cpu, name, lambda: False)()]
+    found = [_sure(kind) for name, kind in asked.items() if getattr(torch.cpu, name, lambda: False)()]
     tries = inductor.valid_vec_isa_list
     if found:
         inductor.valid_vec_isa_list = lambda: found
@@ -34,3 +32,8 @@ def of_torch() -> Iterator[None]:
         yield
     finally:
         inductor.valid_vec_isa_list = tries
+
+
+@functools.cache  # Inductor keeps its headers by them
+def _sure(kind: Any) -> Any:
+    return type(kind.__name__, (kind,), {"__bool__": lambda self: True, "__hash__": kind.__hash__})()

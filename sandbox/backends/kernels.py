@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from sandbox import suggest
-from sandbox.backends import graph, instructions, kept, selfcheck
+from sandbox.backends import graph, headers, instructions, kept, selfcheck
 from sandbox.backends.cut import CHECK, Phase, checking, cut
 from sandbox.backends.kept import Made
 from sandbox.backends.layout import WIDTH
@@ -88,9 +89,11 @@ def _made(recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased
             return made
         except Exception:  # whatever is wrong with it, it can be made again
             path.unlink(missing_ok=True)
-    traced, steps_only = _traced(recipe, signature, step_only=step_only, marked=phased)
-    parts = checking(cut(traced), signature.place_of_theta + 1) if phased else [Phase(traced, [])]  # the gradient is checked
-    done = [_compile(part.graph) for part in parts]
+    with headers.ahead() if signature.device == "cpu" else contextlib.nullcontext():
+        traced, steps_only = _traced(recipe, signature, step_only=step_only, marked=phased)
+        # cut, it checks the gradient too
+        parts = checking(cut(traced), signature.place_of_theta + 1) if phased else [Phase(traced, [])]
+        done = [_compile(part.graph) for part in parts]
     guards = [guard for _, each in done for guard in each]
     made = Made([run for run, _ in done], steps_only, [part.reductions for part in parts], guards)
     if path is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp, vmap
 from torch.utils import _pytree as pytree
 
-from sandbox import hessian, labels, suggest
+from sandbox import labels, suggest
 from sandbox.ensemble.members import Group
 from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
@@ -27,7 +27,7 @@ class Unbatchable(Exception):
 def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool) -> Callable[..., Any]:
     """step(varied, lr, state, params, batch, z, old) of one member -> (state, params, loss, finite, measured, old).
 
-    z: a dict of what is drawn for the recipe's inputs: "hessian", ±1; "sampled", (seed, draw).  None where nothing is.
+    z: a dict of what is drawn for the recipe's inputs: "hessian", ±1; "sampled", a key.  None where nothing is.
     old: D and η of the step before, where a probe needs them (`before`), else ().
     measured: probe -> 0-d tensor, over all tensors together.
     """
@@ -44,9 +44,7 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
         if "product" in recipe.inputs:
             inputs["product"] = back(recipe.asked(state, params))[0]
         if "sampled" in recipe.inputs:
-            if torch._C._functorch.is_batchedtensor(z["sampled"]):
-                raise Unbatchable("its labels are drawn from the model")
-            with labels.Drawn(hessian.generator(*z["sampled"].tolist())) as drawn:
+            with labels.Drawn(z["sampled"]) as drawn:
                 other = grad(loss)(params, batch)
             inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
         seen: dict[int, views.View] = {}

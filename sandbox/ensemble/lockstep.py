@@ -71,7 +71,7 @@ class Lockstep:
             draws = [hessian.generator(seed, self.draws) for seed in self.seeds]
             z["hessian"] = grid.stack([pytree.tree_map(lambda p, g=g: hessian.rademacher(p, g), one) for g in draws])
         if "sampled" in self.recipe.inputs:
-            z["sampled"] = torch.tensor([[seed, self.draws] for seed in self.seeds])
+            z["sampled"] = torch.tensor([hessian.key(seed, self.draws) for seed in self.seeds])
         self.draws += bool(z)
         return batch, z or None
 

@@ -45,7 +45,7 @@ class Seen(TorchFunctionMode):
         # Σ a aᵀ,  Σ h hᵀ
         self.sums[id(weight)] = A + a.mT @ a, G + h.mT @ h, rows + len(a)
 
-    def of(self, weight: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
+    def of(self, weight: Tensor, count: int | Tensor | None) -> tuple[Tensor, Tensor]:
         """G = n Σ h hᵀ for a loss that is the mean over n labels (None: as many as rows), and A = Σ a aᵀ / rows.
 
         Raises RuntimeError for a parameter that no linear or convolution layer without groups has used.

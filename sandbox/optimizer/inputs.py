@@ -79,19 +79,19 @@ class Evaluation:
     def _needing(self, name: str) -> list[tuple[dict[str, Any], Recipe]]:
         return [(group, recipe) for group, recipe in self.groups if name in recipe.inputs]
 
-    def _generator(self, groups: list[dict[str, Any]]) -> torch.Generator:
-        """The generator of a step's random vectors, and counts that it was drawn from."""
+    def _draw(self, groups: list[dict[str, Any]]) -> tuple[int, int]:
+        """The seed and the number of a step's random vectors, counted."""
         draws = max(group["draws"] for group in groups)
         for group in groups:
             group["draws"] = draws + 1
-        return hessian.generator(groups[0]["seed"], draws)
+        return groups[0]["seed"], draws
 
     def _factored(self, at: str) -> list[Tensor]:
         """The parameters whose recipe takes K-FAC's factors at these labels."""
         mine = [(p, recipe.of(p)) for group, recipe in self.groups if recipe.basis.factors for p in group["params"]]
         return [p for p, recipe in mine if recipe.basis.factors == at and p.requires_grad]
 
-    def _write_factors(self, at: str, seen: factors.Seen, count: int | None) -> None:
+    def _write_factors(self, at: str, seen: factors.Seen, count: int | Tensor | None) -> None:
         """Puts the batch's factors where the step finds them."""
         for p in self._factored(at):
             if p.grad is not None:
@@ -103,7 +103,7 @@ class Evaluation:
         grads = hessian.gradients(self.loss, self.params)
         z: list[Tensor] | None = None
         if some := self._needing("hessian"):
-            drawn = self._generator([group for group, _ in some])
+            drawn = hessian.generator(*self._draw([group for group, _ in some]))
             z = [hessian.rademacher(p, drawn) for p in self.params]
             Hz = hessian.product(grads, self.params, z, keep=bool(self._needing("product")))
             block = {p: (group, recipe.of(p).curvature) for group, recipe in some for p in group["params"]}
@@ -136,7 +136,7 @@ class Evaluation:
     def _sampled(self, drawing: list[dict[str, Any]]) -> None:
         """The gradients and the factors at labels drawn from the model, by one more call."""
         of = {p: group for group, _ in self._needing("sampled") for p in group["params"]}
-        with labels.Drawn(self._generator(drawing)) as drawn, factors.Seen(self._factored("sampled")) as seen:
+        with labels.Drawn(hessian.key(*self._draw(drawing))) as drawn, factors.Seen(self._factored("sampled")) as seen:
             grads = self._once_more()
         self._write_factors("sampled", seen, drawn.count)
         # √n ĝ, whose square estimates the Gauss-Newton matrix's diagonal

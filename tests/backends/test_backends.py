@@ -74,6 +74,7 @@ COMPOSED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:recipe .* has no graph")
 @pytest.mark.parametrize(("change", "backend"), each_backend(COMPOSED, compiled="channel-scale-invariant-stable"))
 def test_compositions_and_blocks_from_outside(change, backend):
     recipe = variants.get("apollo").replace(**COMPOSED[change])

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import sandbox
 import variants
-from sandbox import labels, tasks
+from sandbox import tasks
 from sandbox.blocks import (
     EMA,
     ClipValue,
@@ -241,56 +241,3 @@ def test_runs_count_gradients_and_batched_runs_equal_single_ones():
         rows = train(task, method(recipe), Run(task="", method="", lr=0.01, steps=4, at=(4,), seed=1, role="tuning"))
         assert rows[-1]["gradients"] == 4 * a_step
         assert np.isfinite(rows[-1]["train_loss"])
-
-
-# -- labels drawn from the model -------------------------------------------------------------------------------------
-
-
-def test_drawn_labels_follow_the_model_and_ignored_ones_stay():
-    logits = torch.tensor([[2.0, 0.0, -1.0]]).expand(20000, 3).clone().requires_grad_()
-    target = torch.zeros(20000, dtype=torch.int64)
-    target[:5000] = -100
-    with labels.Drawn(torch.Generator().manual_seed(0)) as drawn:
-        loss = F.cross_entropy(logits, target)
-    assert drawn.count == 15000
-    (g,) = torch.autograd.grad(loss, logits)
-    assert not g[:5000].any()
-    share = 1 - (g[5000:] < 0).double().mean(0)  # the drawn class has a negative gradient
-    # five standard errors of a share of 15,000 draws, 0.02
-    assert torch.allclose(1 - share, logits[0].detach().softmax(0).double(), atol=0.02)
-
-
-@pytest.mark.parametrize("kind", ["cross_entropy", "nll_loss", "binary_cross_entropy_with_logits", "mse_loss"])
-def test_the_square_of_the_sampled_gradient_estimates_the_gauss_newton_diagonal(kind):
-    """n ĝ² over 4,000 draws against the GGN by functorch: 10 % is five standard errors."""
-    draw = torch.Generator().manual_seed(0)
-    X = torch.randn(6, 4, generator=draw, dtype=torch.float64)
-    W = torch.randn(4, 3, generator=draw, dtype=torch.float64)
-    if kind in ("cross_entropy", "nll_loss"):
-        y = torch.randint(0, 3, (6,), generator=draw)
-    else:
-        y = torch.rand(6, 3, generator=draw, dtype=torch.float64).round()
-    outputs = lambda W: (X @ W).log_softmax(1) if kind == "nll_loss" else X @ W  # noqa: E731
-    total = torch.zeros_like(W)
-    for _ in range(4000):
-        leaf = W.clone().requires_grad_()
-        with labels.Drawn(draw) as drawn:
-            loss = getattr(F, kind)(outputs(leaf), y)
-        total += drawn.count * torch.autograd.grad(loss, leaf)[0].square() / 4000
-    # these losses are convex in the outputs, and the outputs linear in W: the Hessian is the Gauss-Newton matrix
-    H = torch.func.hessian(lambda w: getattr(F, kind)(outputs(w), y))(W).reshape(12, 12).diagonal().reshape(4, 3)
-    torch.testing.assert_close(total, H, rtol=0.1, atol=0.0)
-
-
-def test_no_label_to_draw():
-    model = nn.Linear(3, 1)
-    optimizer = sandbox.Optimizer(model.parameters(), "sophia-g")
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(torch.ones(2, 3)).square().sum()
-        loss.backward()
-        return loss
-
-    with pytest.raises(RuntimeError, match="labels are to be drawn from the model, but the loss calls none"):
-        optimizer.step(closure)

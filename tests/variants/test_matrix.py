@@ -214,7 +214,7 @@ def test_sm3_is_published_code():
     assert max(beside(variants.get("sm3"), peer, 0.1, [(4, 3), (7,), (3, 5)], STEPS)) < 1e-9
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("compiled", marks=pytest.mark.slow), "scripted"])
 def test_shampoo(backend):
     """Matrix roots are taken of factors of condition 1e6 at most: 1e-16 times that at the worst."""
 

@@ -1,0 +1,36 @@
+"""The header of Inductor's kernels is compiled beside the trace."""
+
+import pytest
+import torch
+
+from sandbox.backends import headers, instructions
+
+
+def test_it_is_the_one_that_kernels_ask_for(monkeypatch):
+    from torch._inductor import codecache
+
+    asked, real = [], codecache._precompile_header
+    monkeypatch.setattr(codecache, "_precompile_header", lambda *a, **k: asked.append((a, k)) or real(*a, **k))
+    with headers.ahead():
+        pass
+    assert len(asked) == 1
+    torch.compiler.reset()
+    with instructions.of_torch(), torch._inductor.config.patch(fx_graph_cache=False):
+        torch.compile(lambda x: x.sin() + 0.123)(torch.ones(100))
+    assert len(asked) > 1
+    assert all(each == asked[0] for each in asked)
+
+
+def test_what_fails_there_is_told_where_it_is_needed(monkeypatch):
+    from torch._inductor import codecache, cpu_vec_isa
+
+    def refuse(*args, **kwargs):
+        raise TypeError("no such entry")
+
+    before = cpu_vec_isa.valid_vec_isa_list
+    monkeypatch.setattr(codecache.CppPythonBindingsCodeCache, "load_async", refuse)
+    with headers.ahead():
+        pass
+    with pytest.raises(ZeroDivisionError), headers.ahead():
+        raise ZeroDivisionError
+    assert cpu_vec_isa.valid_vec_isa_list is before
