@@ -9,6 +9,7 @@ from sandbox.backends import headers, instructions
 def test_it_is_the_one_that_kernels_ask_for(monkeypatch):
     from torch._inductor import codecache
 
+    monkeypatch.setattr(codecache.CppPythonBindingsCodeCache, "cache", {})  # as in a new process
     asked, real = [], codecache._precompile_header
     monkeypatch.setattr(codecache, "_precompile_header", lambda *a, **k: asked.append((a, k)) or real(*a, **k))
     with headers.ahead():
