@@ -77,16 +77,17 @@ def progress(console: Console, unit: str = "runs") -> Iterator[Callable[[float, 
 
 def _lines(unit: str) -> Callable[[float, int, str], None]:
     said: set[int] = set()
-
-    began = time.monotonic()
-    start: list[float] = []
+    first = last = began = 0.0
 
     def say(done: float, total: int, what: str) -> None:
-        start[:] = start or [done]
-        tenth = int(10 * done // max(total, 1))
+        nonlocal first, last, began
+        if not said or done < last:  # it begins, or begins again with another part
+            said.clear()
+            first, began = done, time.monotonic()
+        last, tenth = done, int(10 * done // max(total, 1))
         if tenth not in said:
             said.add(tenth)
-            spent, made = time.monotonic() - began, done - start[0]
+            spent, made = time.monotonic() - began, done - first
             left = f", about {spent * (total - done) / made:.0f} s left" if made and done < total else ""
             sys.stderr.write(f"{what}: {int(done)} of {total} {unit}{left}\n")
             sys.stderr.flush()

@@ -217,3 +217,16 @@ def test_curvature(tmp_path, capsys):
         assert said in out.out
     assert "6 of 6 runs" in out.err
     assert (tmp_path / "scatter.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_lines_of_progress_begin_again_with_each_part(capsys):
+    """Where there is no terminal: a line a tenth of each part, and never a time that is negative."""
+    say = screen._lines("runs")
+    for what, total in (("one", 4), ("two", 2)):
+        for done in range(total + 1):
+            say(done, total, what)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"one: {k} of 4 runs" for k in range(5)] + [
+        f"two: {k} of 2 runs" for k in range(3)
+    ]
+    assert "-" not in "".join(lines)
