@@ -12,14 +12,14 @@ SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000)
 def _part(name: str, task: str, arms: dict[str, Arm], seeds: int = 6, steps: int = 6, **more: Any) -> Part:
     found = [arms[arm] for arm in ("sgd", "adam", "apollo", "adahessian") if arm in arms]
     signed = arms["apollo"].but(name="apollo max(B, σ)", numbers={"rectifier": SignedFloor(sigma=SIGMA)})
-    return Part(name=name, task=task, arms=(*found, signed), seeds=seeds, steps=steps, evaluations=1, **more)
+    return Part(name=name, task=task, arms=(*found, signed), seeds=seeds, steps=steps, evaluations=1, timed=True, **more)
 
 
 def _sizes(*sizes: int, seeds: int, steps: int) -> list[Part]:
     arms = tuple(Arm(name=name, method=name, lr=0.01) for name in ("sgd", "adam", "apollo"))
     return [
         Part(name=f"n={size}", task="sandbox.studies.extra:Parabola", options={"size": size}, arms=arms, seeds=seeds,
-             steps=steps, evaluations=1)
+             steps=steps, evaluations=1, timed=True)
         for size in sizes
     ]  # fmt: skip
 

@@ -93,6 +93,7 @@ class Part:
 
     options: of the task.  seeds: paired: seed i has one initialisation and one order of batches in every arm.
     steps: updates, default the task's.  rate: the schedule.  evaluations: points of a curve.  search: of rates.
+    timed: each run is made by itself, so that it has a time of its own; else many may be made together and share one.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Part:
     rate: Rate = dataclasses.field(default_factory=Rate)
     evaluations: int = 10
     search: Search | None = None
+    timed: bool = False
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

@@ -54,6 +54,18 @@ def test_the_same_call_again_makes_nothing_and_a_new_folder_the_same_rows(tmp_pa
     assert values(first).equals(values(second))
 
 
+def test_where_time_is_asked_for_each_run_has_its_own(tmp_path):
+    """Runs that are made together share one time, which says nothing about its spread; no part of the study of cost has such."""
+    found = {}
+    for timed in (True, False):
+        rows = pl.read_parquet(run(small(seeds=5, timed=timed), "smoke", tmp_path / str(timed)))
+        found[timed] = rows.filter((pl.col("arm") == "sgd") & (pl.col("step") == 12))["seconds_a_step"].n_unique()
+    assert found[True] > 1
+    assert found[False] == 1
+    cost = studies.get("F8")
+    assert all(part.timed for tier in cost.tiers for part in cost.parts(tier))
+
+
 def test_seeds_are_paired_and_may_be_fewer(tmp_path):
     rows = pl.read_parquet(run(small(), "smoke", tmp_path)).filter(pl.col("step") == 0)
     losses = {(arm, seed): loss for arm, seed, loss in rows.select("arm", "seed", "train_loss").rows()}
