@@ -19,7 +19,7 @@ HOW = (
 
 
 def key(seed: int, draw: int) -> int:
-    """32 bits for a draw (from 0): other ones for each pair, so that a run resumes by its count alone."""
+    """32 bits that belong to a seed and the number of a draw (from 0), so that a run resumes by its count alone."""
     digest = hashlib.blake2b(f"{seed}/{draw}".encode(), digest_size=4).digest()  # torch's generator takes 32 bits of a seed
     return int.from_bytes(digest, "little")
 

@@ -11,7 +11,7 @@ tensor alone: the same on every device, and under vmap, where each seed has its 
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,13 +20,16 @@ from torch.overrides import TorchFunctionMode
 
 
 class Drawn(TorchFunctionMode):
-    """The context.  key: a whole number or a 0-d int64 tensor.  count: labels drawn so far, an int or a 0-d tensor; at its end
-    RuntimeError where no loss above was called.
+    """The context.  key: a whole number or a 0-d int64 tensor.  count: labels drawn so far, an int or a 0-d tensor.
+
+    Raises RuntimeError at its end where no loss above was called.
     """
 
     def __init__(self, key: int | Tensor) -> None:
         super().__init__()
-        self.key, self.calls, self.count = torch.as_tensor(key), 0, cast("int | Tensor", 0)
+        self.key = key if isinstance(key, Tensor) else torch.tensor(key, device="cpu")
+        self.calls = 0
+        self.count: int | Tensor = 0
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)

@@ -52,7 +52,7 @@ def _mechanism(name):
 
 
 def each(names, few=(*COVERING, *MATRIX)):
-    """Names for a test of every variant: `make test` takes those that bring a new block, `make test-all` the others too."""
+    """Names for a test of every variant: `make test` takes few, those that bring a new block; `make test-all` the others too."""
     return [pytest.param(name, marks=[] if name in few else [pytest.mark.slow]) for name in names]
 
 
@@ -80,5 +80,6 @@ def _shortened(block, pairs):
     return dataclasses.replace(block, **inner, **shorter)
 
 
-# One variant of each kind of work for a backend, where all that bring a block would take too long.
+# One variant of each kind of work for a backend, where all that bring a block would take too long; and with matrices.
 MECHANISMS = list({_mechanism(name): name for name in reversed(COVERING)}.values())
+KINDS = [*MECHANISMS, *MATRIX]

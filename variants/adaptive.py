@@ -35,7 +35,7 @@ def adabound() -> Recipe:
     """Adam whose rates are clipped to bounds that close on 0.1 (Luo et al. 2019, the authors' code): from Adam to SGD.
 
     Differs from the paper as that code does: bias correction and ε, and no division by √t.  The bounds close on 100 η, which is
-    0.1 at the published rate; there on 0.1 whatever the rate at construction is.
+    0.1 at the published rate; in that code on 0.1, whatever the first rate is.
     """
     return Recipe(
         lr=1e-3,
@@ -56,7 +56,7 @@ def amsbound() -> Recipe:
 def lion() -> Recipe:
     """θ = θ - η sign(β₁ m + (1-β₁) g), m = β₂ m + (1-β₂) g, β₁ = 0.9, β₂ = 0.99 (Chen et al. 2023).
 
-    No difference from the paper or from the package lion_pytorch; decay is 0 by default, as there.
+    As in the paper and in the package lion_pytorch, where the decay is 0 by default too.
     """
     return Recipe(
         lr=1e-4,
@@ -100,7 +100,7 @@ def sophia_g() -> Recipe:
 def eadam() -> Recipe:
     """Adam with ε added to v at each step, v = β₂ v + (1-β₂) g² + ε, so that it accumulates (Yuan & Gao 2020).
 
-    No difference from the paper; where published code adds ε to √v̂ as well, `rectifier.eps` does.
+    As in the paper.  To add ε to √v̂ as well, set `rectifier.eps`.
     """
     return Recipe(lr=1e-3, moment=RawEMA(), curvature=ShiftedSecondMoment(beta=0.999, eps=1e-8), rectifier=SquareRoot(eps=0.0))
 
@@ -121,7 +121,7 @@ def ademamix() -> Recipe:
 def adan() -> Recipe:
     """Nesterov momentum from averages of g and of its change (Xie et al. 2022, the authors' code), proximal decay.
 
-    Differs from that code in two options that it has beside: `no_prox` is `decay=AdamWDecay(…)` here, `max_grad_norm` is
+    As that code.  Two of its options are blocks here: `no_prox` is `decay=AdamWDecay(…)`, `max_grad_norm` is
     `gradient=ClipGlobalNorm(…)`.  The paper writes β for what is 1-β in the code and here.
     """
     return Recipe(

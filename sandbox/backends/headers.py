@@ -1,6 +1,6 @@
-"""The header of Inductor's C++ kernels, compiled while the graph is traced that will need it.
+"""The header of Inductor's C++ kernels, compiled while the graph that needs it is still being traced.
 
-Inductor compiles it once in a cache, in some seconds of g++, before the first kernel and after all else.
+Left to itself, Inductor compiles it once per cache, when the first kernel has been generated: some seconds of g++.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from sandbox.backends import instructions
 
@@ -15,9 +16,11 @@ from sandbox.backends import instructions
 @contextlib.contextmanager
 def ahead() -> Iterator[None]:
     """Inside, a thread has it compiled, as Inductor would; at the end it is there."""
+    # imported here and not by the thread: of modules that import each other, two threads may see unfinished ones
+    from torch._inductor import codecache
 
     with instructions.of_torch():
-        thread = threading.Thread(target=_compile, name="header of kernels")
+        thread = threading.Thread(target=_compile, args=(codecache,), name="header of kernels")
         thread.start()
         try:
             yield
@@ -25,10 +28,8 @@ def ahead() -> Iterator[None]:
             thread.join()
 
 
-def _compile() -> None:
-    # whatever fails here fails again where the header is needed, and is told there
+def _compile(codecache: Any) -> None:
+    # what fails here fails again where the header is needed, and raises there
     with contextlib.suppress(Exception):
-        from torch._inductor.codecache import CppPythonBindingsCodeCache
-
-        # compiles the header, writes the source, and gives a function that would compile the source
-        CppPythonBindingsCodeCache.load_async("// no kernel")
+        # compiles the header, writes the source, and returns a function that would compile the source
+        codecache.CppPythonBindingsCodeCache.load_async("// no kernel")

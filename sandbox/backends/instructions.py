@@ -34,6 +34,6 @@ def of_torch() -> Iterator[None]:
         inductor.valid_vec_isa_list = tries
 
 
-@functools.cache  # Inductor keeps its headers by them
+@functools.cache  # one object for each: by it Inductor knows the headers that it has compiled
 def _sure(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {"__bool__": lambda self: True, "__hash__": kind.__hash__})()

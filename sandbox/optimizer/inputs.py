@@ -80,7 +80,7 @@ class Evaluation:
         return [(group, recipe) for group, recipe in self.groups if name in recipe.inputs]
 
     def _draw(self, groups: list[dict[str, Any]]) -> tuple[int, int]:
-        """The seed and the number of a step's random vectors, counted."""
+        """Seed and number of a step's draw; the next one has the next number."""
         draws = max(group["draws"] for group in groups)
         for group in groups:
             group["draws"] = draws + 1

@@ -119,7 +119,7 @@ class _Work:
 
     @functools.cached_property
     def ways(self) -> dict[str, str]:
-        """Arm -> how its runs are made: together where there are some and they can be."""
+        """Arm -> how its runs are made: together where they are several, can be, and are not timed."""
         if self.part.timed or self.seeds < TOGETHER_FROM:
             return dict.fromkeys(self.methods, "eager")
         plain = {arm.name: (arm.rate or self.part.rate).schedule(self.steps, arm.warmup) for arm in self.part.arms}

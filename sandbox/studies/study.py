@@ -93,7 +93,7 @@ class Part:
 
     options: of the task.  seeds: paired: seed i has one initialisation and one order of batches in every arm.
     steps: updates, default the task's.  rate: the schedule.  evaluations: points of a curve.  search: of rates.
-    timed: each run is made by itself, so that it has a time of its own; else many may be made together and share one.
+    timed: each run is made by itself and has a time of its own; otherwise many may be made together and share one.
     """
 
     name: str

@@ -8,13 +8,13 @@ import variants
 from sandbox import ensemble, memory
 from sandbox.blocks import Number, Rectifier, block, number
 from tests.experiments.bowl import SHAPES, TASK, alone, close
-from tests.light import MATRIX, MECHANISMS, NAMES, each, light
+from tests.light import KINDS, NAMES, each, light
 from tests.outside_blocks import Halfway, MeanAbsolute, RawProbe
 
 FACTORS = [1.0, 0.7, 0.5, 0.9, 0.8, 0.6, 0.95, 0.4]
 
 
-@pytest.mark.parametrize("name", each((name for name in NAMES if name != "soap"), few=(*MECHANISMS, *MATRIX)))
+@pytest.mark.parametrize("name", each((name for name in NAMES if name != "soap"), few=KINDS))
 def test_eight_members_of_every_variant_equal_eight_single_runs(name):
     """Every number different in each member, two seeds.  Not SOAP: where eigenvalues are 0, as of a (64, 32) matrix's left factor,
     the vectors are the library's choice, another one in a batch; tests/blocks/test_basis.py has it on full ranks."""

@@ -7,7 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import sandbox
+import variants
 from sandbox import labels
+from sandbox.blocks import GaussNewtonEMA
 
 
 def test_the_bits_are_splitmix64s():
@@ -43,14 +45,17 @@ def test_in_a_batch_of_keys_each_draws_as_alone():
         alone, count = loss(logits[k], 4 + k)
         assert int(counts[k]) == int(count) == 33
         torch.testing.assert_close(together[k], alone, rtol=1e-14, atol=0)
+        assert loss(logits[k], 7)[0] != alone  # other keys, other labels
 
 
 def test_sophia_g_runs_in_a_grid():
-    """Two seeds and two rates together are four runs by themselves (float32: 1e-4 after eight steps)."""
-    found = sandbox.ensemble.run("sophia-g", "digits-mlp", lr=[1e-4, 1e-3], seeds=2, steps=8)
+    """Two seeds and two rates together are four runs by themselves (float32: 1e-4 after eight steps).  Each step takes new labels
+    and is clipped late, so that losses depend on them."""
+    recipe = variants.get("sophia-g").replace(curvature=GaussNewtonEMA(beta=0.5, every=1), **{"solve.limit": 30.0})
+    found = sandbox.ensemble.run(recipe, "digits-mlp", lr=[1e-4, 1e-3], seeds=2, steps=8)
     assert found.looped == {}
     for row, loss in zip(found.members.iter_rows(named=True), found.loss, strict=True):
-        one = sandbox.ensemble.run("sophia-g", "digits-mlp", lr=[row["lr"]], seeds=[row["seed"]], steps=8)
+        one = sandbox.ensemble.run(recipe, "digits-mlp", lr=[row["lr"]], seeds=[row["seed"]], steps=8)
         np.testing.assert_allclose(loss, one.loss[0], rtol=1e-4)
 
 

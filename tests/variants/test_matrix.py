@@ -15,6 +15,7 @@ from tests.problem import Problem, rate
 
 SHAPES = [(4, 3), (7,), (), (2, 3, 2), (3, 5), (6, 2)]
 STEPS = 40
+BACKENDS = ["eager", pytest.param("compiled", marks=pytest.mark.slow), "scripted"]
 
 
 class Adam:
@@ -139,7 +140,7 @@ def test_muon(scale, backend):
     follow(recipe, 0.01, lambda x: Muon(x, scale), vector, backend, rtol=1e-7)
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("compiled", marks=pytest.mark.slow), "scripted"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_sm3(backend):
     """Vectors too: there it is Adagrad."""
 
@@ -181,7 +182,7 @@ def test_muon_is_torchs_to_its_precision(scale, adjust, bfloat16):
     assert max(beside(recipe, peer, 0.02, [(8, 5), (5, 8), (6, 6)], 3)) < 0.3
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("compiled", marks=pytest.mark.slow), "scripted"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_iterations_in_bfloat16(backend):
     """The direction has the eight bits of bfloat16, the parameter all of its own."""
     start, g = torch.zeros(8, 5), torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
@@ -214,7 +215,7 @@ def test_sm3_is_published_code():
     assert max(beside(variants.get("sm3"), peer, 0.1, [(4, 3), (7,), (3, 5)], STEPS)) < 1e-9
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("compiled", marks=pytest.mark.slow), "scripted"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_shampoo(backend):
     """Matrix roots are taken of factors of condition 1e6 at most: 1e-16 times that at the worst."""
 
