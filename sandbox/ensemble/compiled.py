@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from sandbox.backends import instructions
+from sandbox.backends.kernels import uncollected
 from sandbox.ensemble.members import structure
 
 _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
@@ -44,7 +45,7 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
         return [x for x in out if isinstance(x, torch.Tensor)]
 
     tensors = [leaves[i] for i in places]
-    with instructions.of_torch():
+    with uncollected(), instructions.of_torch():
         graph = torch._inductor.standalone_compile(make_fx(flat)(*tensors), tensors, dynamic_shapes="from_example_inputs")
 
     def run(tensors: list[torch.Tensor]) -> Any:
