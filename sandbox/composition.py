@@ -204,9 +204,14 @@ class Composition(ByShape):
         return bool({"hessian", "product"} & set(self.inputs))
 
     @functools.cached_property
+    def draws_labels(self) -> bool:
+        """Whether a step takes gradients or factors at labels drawn from the model."""
+        return "sampled" in (*self.inputs, self.basis.factors)
+
+    @functools.cached_property
     def sees_rows(self) -> bool:
         """Whether a step sees the rows of its batch and not only their mean: it draws labels, or takes factors of layers."""
-        return "sampled" in self.inputs or self.basis.factors is not None
+        return self.draws_labels or self.basis.factors is not None
 
     @functools.cached_property
     def looks_again(self) -> bool:

@@ -1,6 +1,6 @@
 """The header of Inductor's C++ kernels, compiled while the graph that needs it is still being traced.
 
-Left to itself, Inductor compiles it once for each user of a machine, when the first kernel has been generated: five seconds of g++.
+Left to itself, Inductor compiles it once for each user of a machine, when the first kernel has been generated: some seconds.
 """
 
 from __future__ import annotations

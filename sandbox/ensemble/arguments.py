@@ -17,9 +17,6 @@ def configs_of(recipes: Any, lr: Any) -> list[Config]:
     found = [lookup.recipe(r) for r in ([recipes] if isinstance(recipes, str | Recipe) else recipes)]
     if not found:
         raise ValueError("an ensemble needs at least one recipe")
-    for recipe in found:
-        if recipe.basis.factors:
-            raise ValueError(f"recipe {recipe.name!r} takes factors of layers, which only sandbox.Optimizer sees; use compare")
     if lr is None:
         return [Config(recipe, recipe.lr) for recipe in found]
     rates = [lr] if isinstance(lr, float | int) or callable(lr) else list(lr)

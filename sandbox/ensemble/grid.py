@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp, vmap
 from torch.utils import _pytree as pytree
 
-from sandbox import labels, suggest
+from sandbox import factors, labels, suggest
 from sandbox.ensemble.members import Group
 from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
+from sandbox.recipe import Recipe
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -35,7 +36,9 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
     def step(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
         recipe = group.recipe(varied)
         inputs = {}
-        grads, value = grad_and_value(loss)(params, batch)
+        leaves, spec = pytree.tree_flatten(params)
+        watched, at = _Watched(loss, recipe), recipe.basis.factors
+        grads, value = grad_and_value(watched if at == "given" else loss)(params, batch)
         if recipe.second_order:
             # Hz as the gradient of ∇f(θ)ᵀz
             back = vjp(lambda p: grad(loss)(p, batch), params)[1]
@@ -43,12 +46,14 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
             inputs["hessian"] = pytree.tree_map(recipe.curvature.hessian, z["hessian"], back(z["hessian"])[0])
         if "product" in recipe.inputs:
             inputs["product"] = back(recipe.asked(state, params))[0]
-        if "sampled" in recipe.inputs:
+        if recipe.draws_labels:
             with labels.Drawn(z["sampled"]) as drawn:
-                other = grad(loss)(params, batch)
-            inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
+                other = grad(watched if at == "sampled" else loss)(params, batch)
+            if "sampled" in recipe.inputs:
+                inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
+        if at:
+            state = watched.into(state, spec, drawn.count if at == "sampled" else None)
         seen: dict[int, views.View] = {}
-        leaves = pytree.tree_leaves(params)
         sizes = [p.numel() for p in leaves]
 
         def observe(members: list[int], x: Any) -> None:
@@ -73,6 +78,27 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
         return state, params, value.detach(), finite, measured, old
 
     return step
+
+
+class _Watched:
+    """A loss whose layers are watched for K-FAC's factors: those with a weight whose recipe takes them."""
+
+    def __init__(self, loss: Loss, recipe: Recipe) -> None:
+        self.loss, self.recipe = loss, recipe
+
+    def __call__(self, params: Any, batch: Any) -> Tensor:
+        leaves = pytree.tree_leaves(params)
+        self.layers = [i for i, p in enumerate(leaves) if self.recipe.of(p).basis.factors]
+        with factors.Seen([leaves[i] for i in self.layers]) as self.seen:
+            return self.loss(params, batch)
+
+    def into(self, state: Any, spec: Any, count: int | Tensor | None) -> Any:
+        """The state with the factors, for the step; count as for `Seen.of`."""
+        states = spec.flatten_up_to(state)
+        for place, i in enumerate(self.layers):
+            G, A = self.seen.of(place, count)
+            states[i] = {**states[i], "basis.G": G, "basis.A": A}
+        return pytree.tree_unflatten(states, spec)
 
 
 def over_grid(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -70,7 +70,7 @@ class Lockstep:
             one = pytree.tree_map(lambda p: p[0, 0], self.params)
             draws = [hessian.generator(seed, self.draws) for seed in self.seeds]
             z["hessian"] = grid.stack([pytree.tree_map(lambda p, g=g: hessian.rademacher(p, g), one) for g in draws])
-        if "sampled" in self.recipe.inputs:
+        if self.recipe.draws_labels:
             z["sampled"] = torch.tensor([hessian.key(seed, self.draws) for seed in self.seeds])
         self.draws += bool(z)
         return batch, z or None

@@ -36,8 +36,6 @@ def why_not(task: Task, method: Method, schedule: Any, options: Options) -> str 
         return "the schedule is a function"
     if changed := options.needs_a_loop():
         return f"{changed} set"
-    if method.recipe.basis.factors:
-        return "its factors are seen while layers are called"
     return network(task) or refusal(method.recipe, task)
 
 

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from sandbox import generators, hessian, labels, pure, rounding
+from sandbox import factors, generators, hessian, labels, pure, rounding
 from sandbox.composition import AGAIN
 from sandbox.distributed import replicas
-from sandbox.optimizer import factors
 from sandbox.recipe import Recipe
 
 Closure = Callable[[], Any]
@@ -58,19 +57,19 @@ class Evaluation:
             for recipe in recipes:
                 if recipe.second_order:
                     raise RuntimeError(f"recipe {recipe.name!r}: {hessian.HOW}")
-                if recipe.inputs or recipe.looks_again or recipe.basis.factors:
+                if recipe.inputs or recipe.looks_again or recipe.sees_rows:
                     raise RuntimeError(f"recipe {recipe.name!r} {NO_CLOSURE}")
             return
         self.attached = any(recipe.second_order for recipe in recipes)  # the closure leaves backward() to the step
         self.params = [p for group in param_groups for p in group["params"] if p.requires_grad]
-        drawing = [group for group, recipe in self.groups if "sampled" in (*recipe.inputs, recipe.basis.factors)]
+        drawing = [group for group, recipe in self.groups if recipe.draws_labels]
         twice = bool(drawing) or any(recipe.looks_again for recipe in recipes)
         self.start = generators.states() if twice else None
         with factors.Seen(self._factored("given")) as seen, torch.enable_grad():
             self.loss = closure()
             if self.attached:
                 self._products()
-        self._write_factors("given", seen, None)
+        self._write_factors(seen, None)
         if self.attached:
             self.loss = self.loss.detach()
         if drawing:
@@ -91,11 +90,11 @@ class Evaluation:
         mine = [(p, recipe.of(p)) for group, recipe in self.groups if recipe.basis.factors for p in group["params"]]
         return [p for p, recipe in mine if recipe.basis.factors == at and p.requires_grad]
 
-    def _write_factors(self, at: str, seen: factors.Seen, count: int | Tensor | None) -> None:
+    def _write_factors(self, seen: factors.Seen, count: int | Tensor | None) -> None:
         """Puts the batch's factors where the step finds them."""
-        for p in self._factored(at):
+        for place, p in enumerate(seen.weights):
             if p.grad is not None:
-                G, A = seen.of(p, count)
+                G, A = seen.of(place, count)
                 self.states[p]["basis.G"].copy_(G)
                 self.states[p]["basis.A"].copy_(A)
 
@@ -138,7 +137,7 @@ class Evaluation:
         of = {p: group for group, _ in self._needing("sampled") for p in group["params"]}
         with labels.Drawn(hessian.key(*self._draw(drawing))) as drawn, factors.Seen(self._factored("sampled")) as seen:
             grads = self._once_more()
-        self._write_factors("sampled", seen, drawn.count)
+        self._write_factors(seen, drawn.count)
         # √n ĝ, whose square estimates the Gauss-Newton matrix's diagonal
         self.inputs["sampled"] = {p: _signed(g * drawn.count**0.5, of[p]) for p, g in grads.items() if p in of}
 

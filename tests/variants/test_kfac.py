@@ -1,5 +1,7 @@
 """K-FAC: the Gauss-Newton matrix where it is one, a literal recursion elsewhere."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,8 @@ from torch.nn import functional as F
 import sandbox
 import variants
 from sandbox.blocks import EMA, AdamWDecay, SoftAbsolute, WeakSecant
+from sandbox.factors import Seen
 from sandbox.forms import toml
-from sandbox.optimizer.factors import Seen
 
 KFAC = variants.get("kfac")
 
@@ -28,7 +30,7 @@ def test_one_linear_layer_with_squared_error_is_gauss_newton():
 
     with Seen([W]) as seen:
         loss(W).backward()
-    _, A = seen.of(W, None)
+    _, A = seen.of(0, None)
     recipe = KFAC.replace(moment=EMA(beta=0.0), vectors=variants.get("sgd"))
     state = recipe.init(W.detach())
     state["basis.A"], state["basis.G"] = A, 2 / 3 * torch.eye(3, dtype=torch.float64)
@@ -176,6 +178,40 @@ def test_the_weak_secant_in_the_basis_of_layers():
             assert "basis.QL" not in state
 
 
+@pytest.mark.parametrize("labels", ["sampled", "given"])
+def test_a_grid_of_seeds_and_rates_is_what_the_optimizer_does(labels):
+    """Under two vmaps, with labels of each seed's own, in float64 to rounding: eigenvectors' signs and order are not in a step."""
+    recipe, model = KFAC.replace(basis=sandbox.blocks.GivenFactors(labels=labels, beta=0.8)), network()
+    params = {name: p.detach() for name, p in model.named_parameters()}
+    rates, seeds, y = [0.05, 0.2], [3, 5], torch.arange(6) % 3
+
+    def loss(params, X):
+        return F.cross_entropy(torch.func.functional_call(model, params, (X,)), y)
+
+    def batches(seed):
+        return [drawn(6, 1, 4, 4, seed=seed + t) for t in range(4)]
+
+    def alone(lr, seed):
+        own = {name: p.clone().requires_grad_() for name, p in params.items()}
+        optimizer = sandbox.Optimizer(own.items(), recipe, lr=lr, seed=seed)
+
+        def closure(X):
+            optimizer.zero_grad()
+            value = loss(own, X)
+            value.backward()
+            return value
+
+        for X in batches(seed):
+            optimizer.step(functools.partial(closure, X))
+        return own
+
+    grid = sandbox.ensemble.run(recipe, loss, lr=rates, seeds=seeds, steps=4, params=params, batches=batches)
+    assert grid.looped == {}
+    for member, (lr, seed) in enumerate((lr, seed) for lr in rates for seed in seeds):
+        for name, p in alone(lr, seed).items():
+            torch.testing.assert_close(grid.params[name][member], p.detach(), rtol=1e-9, atol=1e-11)
+
+
 def test_what_does_not_fit():
     p = torch.ones(2, 3, requires_grad=True)
     optimizer = sandbox.Optimizer([p], KFAC)
@@ -190,8 +226,10 @@ def test_what_does_not_fit():
 
     with pytest.raises(RuntimeError, match=r"no linear or conv2d layer .* has used the parameter of shape \(2, 3\)"):
         optimizer.step(closure)
-    with pytest.raises(ValueError, match=r"which only sandbox\.Optimizer sees"):
-        sandbox.ensemble.run("kfac", "digits-mlp", steps=1)
+    with pytest.warns(UserWarning, match="kfac cannot be batched"), pytest.raises(RuntimeError, match="has used the parameter"):
+        sandbox.ensemble.run(
+            KFAC, lambda params, _: F.mse_loss(params["w"].sum(1), torch.zeros(2)), params={"w": p.detach()}, steps=1
+        )
     with pytest.raises(ValueError, match="Outer in slot 'curvature' takes eigenvalues of a basis"):
         KFAC.replace(basis=sandbox.blocks.Standard())
     with pytest.raises(ValueError, match="not known in a basis other than Standard"):
