@@ -1,5 +1,9 @@
 """One thread a process: the tests run side by side, and sums of small tensors are then the same on every machine."""
 
+import gc
+
 import torch
 
 torch.set_num_threads(1)
+# Among the millions of objects of a test process, looking for garbage as often as Python does costs a tenth of the time.
+gc.set_threshold(200_000, 20, 100)
