@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -60,8 +59,8 @@ class Cohorts:
 
 def same_objects(one: Iterable[Any], two: Iterable[Any]) -> bool:
     """Whether two sequences hold the same objects in the same order; every step asks, so this runs in C."""
-    end = (None,)
-    return all(map(operator.is_, itertools.chain(one, end), itertools.chain(two, end)))
+    one, two = list(one), list(two)
+    return len(one) == len(two) and all(map(operator.is_, one, two))
 
 
 def complete(recipe: Recipe, p: Tensor, states: States, name: str, state_dtype: torch.dtype | None) -> None:

@@ -167,7 +167,7 @@ class Evaluation:
         gives those that are not finite as (parameter, gradient); there the old gradient is written, as if nothing had changed.
         """
         looking = {p: (group, recipe) for group, recipe in self.groups if recipe.looks_again for p in group["params"]}
-        mine = [p for p in stepped if p in looking]
+        mine = [p for p in stepped if p in looking] if looking else []
         if not mine:
             return []
         grads, bad = self._once_more(), []

@@ -187,12 +187,11 @@ class Optimizer(Base):
     def _rounds(self, recipes: list[Recipe], evaluation: Evaluation, ranks: Ranks | None) -> Rounds[None]:
         """One step; what must be summed over all ranks is asked for in rounds, and nothing changes before the last one."""
         inputs = evaluation.inputs
-        # a parameter that an input does not reach (a frozen one) makes no step of a recipe that needs it, whatever its p.grad
-        grads = [
-            [p.grad if all(p in inputs[name] for name in recipe.inputs) else None for p in group["params"]]
-            for recipe, group in zip(recipes, self.param_groups, strict=True)
-        ]
-        for row, group in zip(grads, self.param_groups, strict=True):
+        grads = [[p.grad for p in group["params"]] for group in self.param_groups]
+        for row, recipe, group in zip(grads, recipes, self.param_groups, strict=True):
+            for made in map(inputs.__getitem__, recipe.inputs):
+                # a parameter that an input does not reach (a frozen one) makes no step, whatever its p.grad
+                row[:] = [g if p in made else None for p, g in zip(group["params"], row, strict=True)]
             if group["maximize"]:
                 row[:] = [None if g is None else -g for g in row]
         # everything that can be wrong is found before the first tensor changes
