@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+import sandbox
 import variants
 from sandbox.blocks import Block
 
@@ -54,6 +55,10 @@ def _mechanism(name):
 def each(names, few=(*COVERING, *MATRIX)):
     """Names for a test of every variant: `make test` takes few, those that bring a new block; `make test-all` the others too."""
     return [pytest.param(name, marks=[] if name in few else [pytest.mark.slow]) for name in names]
+
+
+# Every backend, for a test whose one compiled graph costs seconds and adds little to other tests of compiled steps.
+BACKENDS = [pytest.param(name, marks=[pytest.mark.slow] if name == "compiled" else []) for name in sandbox.backends.NAMES]
 
 
 def each_backend(values, *, compiled=None):

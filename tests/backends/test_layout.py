@@ -11,21 +11,21 @@ from tests.problem import Torchs
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 
-def test_long_channels_and_tensors_beside_short_ones():
+@pytest.mark.parametrize("name", ["channel-secant", pytest.param("apollo", marks=pytest.mark.slow)])
+def test_long_channels_and_tensors_beside_short_ones(name):
     """Sums on both sides of the size at which Inductor adds in chunks, float32 (1e-5: sums in another order)."""
     shapes = [(3, 5000), (40, 7), (6000,), (30,), (9000, 2), (64, 20)]
-    for name in ("channel-secant", "apollo"):
-        paths = []
-        for backend in ("eager", "compiled"):
-            problem = Torchs(torch.float32, 0, shapes)
-            optimizer = sandbox.Optimizer(problem.params, name, lr=0.002, backend=backend)
-            for step in range(6):
-                optimizer.zero_grad()
-                problem.loss(step + 15, problem.params).backward()
-                optimizer.step()
-            paths.append([p.detach() for p in problem.params])
-        for a, b in zip(*paths, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    paths = []
+    for backend in ("eager", "compiled"):
+        problem = Torchs(torch.float32, 0, shapes)
+        optimizer = sandbox.Optimizer(problem.params, name, lr=0.002, backend=backend)
+        for step in range(6):
+            optimizer.zero_grad()
+            problem.loss(step + 15, problem.params).backward()
+            optimizer.step()
+        paths.append([p.detach() for p in problem.params])
+    for a, b in zip(*paths, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["apollo", "channel-secant", "global-secant"])

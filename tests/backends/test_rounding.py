@@ -146,12 +146,11 @@ def give(params, t, without=()):
 
 
 def cases():
-    """Compiled, each recipe takes some seconds: without -m slow only one of them."""
+    """Compiled, each recipe takes some seconds."""
     for name in RECIPES:
         yield pytest.param(name, {"backend": "reference"}, id=f"{name}-reference")
         yield pytest.param(name, {}, id=f"{name}-eager")
-        slow = [] if name == "scale-invariant" else [pytest.mark.slow]
-        yield pytest.param(name, {"backend": "compiled", "flat": True}, id=f"{name}-flat", marks=slow)
+        yield pytest.param(name, {"backend": "compiled", "flat": True}, id=f"{name}-flat", marks=pytest.mark.slow)
         yield pytest.param(name, {"backend": "compiled"}, id=f"{name}-compiled", marks=pytest.mark.slow)
 
 

@@ -10,7 +10,7 @@ import variants
 from sandbox.ablation import ablate
 from sandbox.blocks import AdamWDecay, ClipEach, Decoupled, Divide, Sign, Solve, block
 from sandbox.forms import toml
-from tests.light import each_backend
+from tests.light import BACKENDS, each_backend
 from tests.problem import Torchs
 
 APOLLO = variants.get("apollo")
@@ -74,7 +74,7 @@ def test_the_direction_is_recalled_through_the_solver(decay, backend):
         torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_limit_changed_by_hand_is_recalled_as_it_was(backend):
     recipe = APOLLO.replace(solve=ClipEach(limit=0.3))
     assert "solve.limit" in recipe.recalled

@@ -231,6 +231,7 @@ def test_an_unreadable_run_is_named_and_the_rest_used(tmp_path):
     assert again.runs.drop("seconds_a_step").equals(first.runs.drop("seconds_a_step"))
 
 
+@pytest.mark.slow
 def test_workers_that_keep_dying_are_an_error(tmp_path):
     lethal = variants.get("apollo").replace(rectifier=Lethal(), name="lethal")
     with pytest.raises(executors.BrokenExecutor, match=r"3 times in a row .*; not finished: lethal"):
@@ -277,6 +278,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_the_exit_waits_for_nobody_who_sends_to_dead_workers(tmp_path):
     (tmp_path / "dying.py").write_text(DYING)
     found = subprocess.run([sys.executable, "dying.py"], cwd=tmp_path, capture_output=True, timeout=600)  # or for ever

@@ -23,7 +23,7 @@ def rows(result):
     return result.runs.drop("seconds_a_step").sort(keys)
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(scope="module", params=["net", pytest.param("text", marks=pytest.mark.slow)])
 def reference(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reference")
     return request.param, compare(VARIANTS, TASKS[request.param](), out=folder, **SMALL)

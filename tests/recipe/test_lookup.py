@@ -21,7 +21,9 @@ assert codes == [0, 2, 0], codes
 """
 
 
-@pytest.mark.parametrize("first", [[], [""]], ids=["installed command", "python -m"])
+@pytest.mark.parametrize(
+    "first", [pytest.param([], id="installed command", marks=pytest.mark.slow), pytest.param([""], id="python -m")]
+)
 def test_folders_called_like_ours(first, tmp_path):
     for name, text in (("variants", "1 / 0"), ("theory_checks", "1 / 0"), ("tests", "")):
         (tmp_path / name).mkdir()

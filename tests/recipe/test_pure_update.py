@@ -24,7 +24,7 @@ from sandbox.forms import toml
 from sandbox.parts import SLOTS
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
-from tests.light import KINDS, each, light
+from tests.light import KINDS, MECHANISMS, each, light
 from tests.problem import SHAPES, Problem
 
 
@@ -49,7 +49,7 @@ def test_update_is_pure(name):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("name", each(variants.names(), few=KINDS))
+@pytest.mark.parametrize("name", each(variants.names(), few=MECHANISMS))
 def test_update_traces_with_make_fx(name):
     """The graph, replayed on other numbers, equals the update bitwise: nothing was baked in."""
     recipe = light(name)

@@ -162,6 +162,7 @@ def test_the_clock_is_kept(theorem, monkeypatch):
     assert json.loads(outcome.to_json())["theorem"] == theorem
 
 
+@pytest.mark.slow
 def test_the_same_seed_goes_the_same_way(monkeypatch):
     set_clock(monkeypatch, 0)
     one, two = (adversary.search("repaired-1", seed=1, stop_at=0.6) for _ in range(2))
