@@ -13,6 +13,7 @@ PROCESSOR := cpu-$(shell (sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev
 	| tr 'A-Z' 'a-z' | tr -cs 'a-z0-9\n' '-' | sed 's/-*$$//')
 
 export OMP_NUM_THREADS ?= 1
+bench: SHELL := bash
 
 .PHONY: demo test test-all notebooks docs bench bench-gpu lint help clean
 
@@ -44,7 +45,8 @@ notebooks: $(STAMP)  ## run the notebooks and save their outputs
 
 bench: $(STAMP)  ## speed and memory on the CPU, all cores and one, against torch and published peers; kept under the processor's name
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
-	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=tests/benchmarks/results/$(PROCESSOR).json -W ignore
+	set -o pipefail; OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks --benchmark-only -W ignore \
+		--benchmark-json=tests/benchmarks/results/$(PROCESSOR).json | tee tests/benchmarks/results/$(PROCESSOR).txt
 
 bench-gpu: $(STAMP)  ## checks and speed on a GPU, about eight minutes
 	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m tests.benchmarks.gpu

@@ -1,9 +1,12 @@
 """The header of Inductor's kernels is compiled beside the trace."""
 
+import gc
+import types
+
 import pytest
 import torch
 
-from sandbox.backends import headers, instructions
+from sandbox.backends import headers, instructions, kernels
 
 
 def test_it_is_the_one_that_kernels_ask_for(monkeypatch):
@@ -20,6 +23,26 @@ def test_it_is_the_one_that_kernels_ask_for(monkeypatch):
         torch.compile(lambda x: x.sin() + 0.123)(torch.ones(100))
     assert len(asked) > 1
     assert all(each == asked[0] for each in asked)
+
+
+def test_a_compilation_looks_for_no_garbage_and_leaves_it_as_it_was(monkeypatch):
+    seen = []
+
+    def refuse(*args, **kwargs):
+        seen.append(gc.isenabled())
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(kernels, "_traced", refuse)
+    monkeypatch.setattr(kernels.kept, "path_of", lambda *args, **kwargs: None)
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        try:
+            with pytest.raises(ZeroDivisionError):
+                kernels._made(None, types.SimpleNamespace(device="cpu"), step_only=False, phased=False)
+            assert gc.isenabled() == enabled
+        finally:
+            gc.enable()
+    assert seen == [False, False]
 
 
 def test_what_fails_there_is_told_where_it_is_needed(monkeypatch):

@@ -66,6 +66,7 @@ def test_family(family, benchmark, capsys):
     run = Interleaved(shapes, made=made)
     benchmark.pedantic(run.round, rounds=21, warmup_rounds=3)  # two of SOAP's twenty steps find a new basis
     rows = benchmark.extra_info["rows"] = run.rows()
+    run.close()
     benchmark.extra_info.update(shape=family.__name__, parameters=run.count, threads=torch.get_num_threads())
     with capsys.disabled():
         print(f"\n\n{family.__name__}: {len(shapes)} tensors, {run.count / 1e6:.2f} M parameters\n{table(rows)}")

@@ -1,5 +1,8 @@
 """The scripts of benchmarks, run on the CPU as far as that goes: they refuse politely, and can tell a wrong trajectory."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -20,9 +23,11 @@ def test_it_compares_trajectories(monkeypatch, tmp_path):
     assert gpu.main(arguments) == 0
     assert (tmp_path / "gpu-cpu.json").exists()
     honest = gpu.trajectory
-    monkeypatch.setattr(
-        gpu, "trajectory", lambda name, backend, *a: honest(name, backend, *a, steps=19 if backend == "compiled" else 20)
-    )
+
+    def late(name, backend, *args, **options):
+        return honest(name, backend, *args, **options, steps=19 if backend == "compiled" else 20)
+
+    monkeypatch.setattr(gpu, "trajectory", late)
     assert gpu.main(arguments) == 1
 
 
@@ -44,3 +49,7 @@ def test_the_table_of_make_bench(monkeypatch):
     assert rows["apollo compiled"]["buffer_bytes_a_parameter"] > 8
     assert all(row["ms"] > 0 and row["first_step_s"] > 0 for row in rows.values())
     assert "apollo compiled" in measure.table(list(rows.values()))
+    kept = [weakref.ref(g) for pairs in run.gradients.values() for _, g in pairs]
+    run.close()
+    gc.collect()
+    assert not any(each() is not None for each in kept)

@@ -32,10 +32,11 @@ def test_step(shape, threads, benchmark, capsys):
     benchmark.extra_info["shape"] = shape
     benchmark.extra_info["parameters"] = run.count
     benchmark.extra_info["threads"] = threads
-    benchmark.extra_info["copy_bytes_a_second"] = run.bandwidth()
+    bandwidth = benchmark.extra_info["copy_bytes_a_second"] = run.bandwidth()
     rows = benchmark.extra_info["rows"] = run.rows()
+    run.close()
     with capsys.disabled():
-        memory = f"memory copies {run.bandwidth() / 1e9:.0f} GB/s"
+        memory = f"memory copies {bandwidth / 1e9:.0f} GB/s"
         print(
             f"\n\n{shape}: {len(SHAPES[shape])} tensors, {run.count / 1e6:.2f} M parameters; {threads} threads, {memory}\n{table(rows)}"
         )

@@ -24,7 +24,7 @@ from sandbox.forms import toml
 from sandbox.parts import SLOTS
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
-from tests.light import KINDS, MECHANISMS, each, light
+from tests.light import MECHANISMS, each, light
 from tests.problem import SHAPES, Problem
 
 
