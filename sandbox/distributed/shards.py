@@ -59,23 +59,26 @@ def check_whole(tensors: Iterable[Any], what: str) -> None:
 
 def local(p: Tensor) -> Tensor:
     """This rank's part of `p`, the same object until somebody exchanges it; `p` itself where it is whole."""
-    return p._local_tensor if is_sharded(p) else p  # type: ignore[attr-defined]  # to_local() makes a new view each time
+    return getattr(p, "_local_tensor", p)  # to_local() makes a new view each time
 
 
-def needs_exchange(p: Any, g: Any) -> bool:
-    """Whether the gradient g of p must be brought into p's placements first, which takes a collective."""
-    return is_sharded(g) and is_sharded(p) and g.placements != p.placements
+def local_gradient(p: Any, g: Any) -> Tensor | None:
+    """This rank's part of p's gradient g; None where it lies in other places than p, see `exchanged`.
+
+    Raises TypeError where only one of them is a DTensor.
+    """
+    own, spec = getattr(p, "_spec", None), getattr(g, "_spec", None)  # every step asks, of every tensor
+    if own is not spec:
+        if own is None or spec is None or (own.mesh is not spec.mesh and own.mesh != spec.mesh):
+            raise TypeError("a parameter and its gradient must be DTensors of one device mesh, or both plain tensors")
+        if own.placements != spec.placements:
+            return None
+    return local(g)
 
 
-def local_gradient(p: Any, g: Any) -> Tensor:
-    """This rank's part of p's gradient g (Partial sums are added up).  Raises TypeError where only one is a DTensor."""
-    if not is_sharded(p) and not is_sharded(g):
-        return g
-    if is_sharded(p) != is_sharded(g) or p.device_mesh != g.device_mesh:
-        raise TypeError("a parameter and its gradient must be DTensors of one device mesh, or both plain tensors")
-    if needs_exchange(p, g):
-        g = g.redistribute(placements=p.placements)
-    return g.to_local()
+def exchanged(p: Any, g: Any) -> Tensor:
+    """This rank's part of p's gradient g, brought to where p lies by a collective: Partial sums are added up."""
+    return g.redistribute(placements=p.placements).to_local()
 
 
 def check(p: Any, name: str) -> None:

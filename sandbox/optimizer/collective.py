@@ -67,9 +67,11 @@ def rounds(
     """
     common = Round((), *_common(planned))
     rows = [[(param_groups[k]["params"][i], g) for i, g in zip(c.members, s.grads, strict=True)] for k, c, s in planned]
-    if any(shards.needs_exchange(p, g) for row in rows for p, g in row):
+    local: list[list[Any]] = [[shards.local_gradient(p, g) for p, g in row] for row in rows]
+    if any(g is None for row in local for g in row):
         yield common  # every rank is here, and has the same gradients
-    local = [[shards.local_gradient(p, g) for p, g in row] for row in rows]
+        pairs = [zip(row, mine, strict=True) for row, mine in zip(rows, local, strict=True)]
+        local = [[shards.exchanged(p, g) if there is None else there for (p, g), there in each] for each in pairs]
     planned = [(k, c, dataclasses.replace(s, grads=mine)) for (k, c, s), mine in zip(planned, local, strict=True)]
     if needs_norm:
         for _, cohort, step in planned:
