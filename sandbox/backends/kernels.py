@@ -75,7 +75,7 @@ class Kernel:
             for tensor in inputs:
                 # CUDA graphs take tensors that are written in place only if they stay where they are, as ours do
                 torch._dynamo.mark_static_address(tensor, guard=False)
-            with _settings():
+            with _settings(), instructions.of_torch(), uncollected():
                 self._dynamo(*inputs)
         return self._dynamo
 

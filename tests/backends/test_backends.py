@@ -20,7 +20,18 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 # Graphs that take Inductor a quarter of a minute each; `make test` has none of them here.
-LONG = {"sdlbfgs", "sdlbfgs-paper", "adaqn", "sqn", "olbfgs", "res", "ggt", "apollo-stable"}
+LONG = {
+    "sdlbfgs",
+    "sdlbfgs-paper",
+    "adaqn",
+    "sqn",
+    "olbfgs",
+    "res",
+    "ggt",
+    "apollo-stable",
+    "belief",
+    "barzilai-borwein-diagonal",
+}
 
 
 # Rounding grows: one bit of one entry changed at the start moves zhu's trajectory by 1e-13 at step 9, by 1e-6 at step 29.

@@ -81,6 +81,7 @@ def test_gradients_that_change_their_precision():
         torch.testing.assert_close(a, b, rtol=0, atol=0.01)  # a unit or two in the last place of bfloat16
 
 
+@pytest.mark.slow
 def test_a_recipe_that_is_exchanged():
     """Another block of the same state in the group, after three steps; and numbers of its own."""
 
@@ -107,6 +108,7 @@ def test_a_recompiling_shape_is_none():
 
 
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.slow
 def test_without_inductors_direct_entry(monkeypatch):
     """A version of torch that has no such entry, or another form of it: one warning, and the same numbers."""
     import torch._inductor.compile_fx

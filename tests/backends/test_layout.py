@@ -11,7 +11,8 @@ from tests.problem import Torchs
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 
-@pytest.mark.parametrize("name", ["channel-secant", pytest.param("apollo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["channel-secant", "apollo"])
 def test_long_channels_and_tensors_beside_short_ones(name):
     """Sums on both sides of the size at which Inductor adds in chunks, float32 (1e-5: sums in another order)."""
     shapes = [(3, 5000), (40, 7), (6000,), (30,), (9000, 2), (64, 20)]

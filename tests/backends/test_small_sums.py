@@ -8,6 +8,7 @@ from tests.light import light
 from tests.problem import Problem
 
 
+@pytest.mark.slow
 def test_sums_are_not_written_out_one_inside_the_other(monkeypatch):
     """Of three pairs RES has a chain of sums over six entries: written out, 6ⁿ terms, which took twenty minutes."""
     from torch._inductor.ir import Reduction

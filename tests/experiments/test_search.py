@@ -70,7 +70,7 @@ def test_axes():
 SPACE = {"lr": (1e-4, 1, "log"), "rectifier.sigma": (1e-3, 1, "log"), "rectifier": [AbsoluteFloor(), SoftAbsolute()]}
 
 
-@pytest.mark.parametrize("tuner", ["grid", "random", "tpe"])
+@pytest.mark.parametrize("tuner", ["grid", "random", pytest.param("tpe", marks=pytest.mark.slow)])
 def test_every_variant_has_the_same_budget(tuner, tmp_path):
     if tuner != "grid":
         pytest.importorskip("optuna")

@@ -9,6 +9,7 @@ import torch
 import sandbox
 import variants
 from sandbox.blocks import Box, Decay, Decoupled, Number, block, number
+from tests.light import BACKENDS
 from tests.problem import Torchs
 
 SHAPES = [(4, 3), (7,), (), (2, 3, 2), (5, 4), (3,)]
@@ -49,7 +50,7 @@ def by_hand(step, group):
         group["rectifier.sigma"] = 0.02 * (step + 1)
 
 
-@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("gaps", [False, True])
 def test_a_floor_changed_by_hand(backend, gaps):
     """As if d were stored; saved between the change and the step as well."""

@@ -9,6 +9,7 @@ import sandbox
 import variants
 from sandbox.blocks import EMA, Decoupled
 from sandbox.forms import toml
+from tests.light import BACKENDS
 from tests.problem import Problem
 
 SHAPES = [(4, 3), (7,), (), (2, 3, 2), (5,)]
@@ -35,7 +36,7 @@ def in_two_groups(params, backend):
     return sandbox.Optimizer(groups, PAIR.matrices, lr=0.05, backend=backend)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_as_in_two_groups(backend):
     """Bitwise in eager: the same steps.  Layouts of the others have other neighbours (1e-12)."""
     one, _ = trained(lambda p, b: sandbox.Optimizer(p, PAIR, lr=0.05, backend=b), backend=backend)

@@ -21,7 +21,7 @@ def small(**more):
     return Study(key="F0", name="small", question="?", note="A test.", tiers={"smoke": [part]})
 
 
-QUICK = ("F1", "F6", "F13")  # a convolutional network, a language model, scales: each its own kind of task
+QUICK = ("F6", "F13")  # a language model, scales: each its own kind of task
 SMOKE = [
     pytest.param(study, id=study.key, marks=[] if study.key in QUICK else [pytest.mark.slow]) for study in studies.all_studies()
 ]

@@ -124,6 +124,7 @@ def trace_root(g_1, g):
     return math.sqrt(run.D[1].sum())
 
 
+@pytest.mark.slow
 def test_from_ce1_to_a_violation():
     """CE1's cycle without its g_1, η and θ*: the way in is found again (four digits were published), and a better η and θ*."""
     run = counterexamples.cycle_run(68)
