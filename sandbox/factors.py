@@ -1,6 +1,7 @@
 """K-FAC's factors, seen while a closure runs: A from what goes into a layer, G from the gradient after it.
 
-    with factors.Seen(weights) as seen:
+    seen = factors.Seen(weights)
+    with seen.watching():
         loss = closure()               # calls backward()
     G, A = seen.of(0, count)           # of weights[0]
 
@@ -11,6 +12,7 @@ called with.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,13 +23,17 @@ from torch.overrides import TorchFunctionMode
 
 
 class Seen(TorchFunctionMode):
-    """The context: sums of a aᵀ over the rows that went into each weight, and of h hᵀ over the gradients that came back."""
+    """Sums of a aᵀ over the rows that went into each weight, and of h hᵀ over the gradients that came back."""
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         super().__init__()
         self.weights = weights
         self.places = {id(weight): place for place, weight in enumerate(weights)}
         self.sums: dict[int, tuple[Any, Any, int]] = {}
+
+    def watching(self) -> contextlib.AbstractContextManager[Any]:
+        """The context; nothing at all where there is nothing to watch."""
+        return self if self.weights else contextlib.nullcontext()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

@@ -89,7 +89,8 @@ class _Watched:
     def __call__(self, params: Any, batch: Any) -> Tensor:
         leaves = pytree.tree_leaves(params)
         self.layers = [i for i, p in enumerate(leaves) if self.recipe.of(p).basis.factors]
-        with factors.Seen([leaves[i] for i in self.layers]) as self.seen:
+        self.seen = factors.Seen([leaves[i] for i in self.layers])
+        with self.seen.watching():
             return self.loss(params, batch)
 
     def into(self, state: Any, spec: Any, count: int | Tensor | None) -> Any:

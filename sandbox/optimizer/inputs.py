@@ -65,7 +65,8 @@ class Evaluation:
         drawing = [group for group, recipe in self.groups if recipe.draws_labels]
         twice = bool(drawing) or any(recipe.looks_again for recipe in recipes)
         self.start = generators.states() if twice else None
-        with factors.Seen(self._factored("given")) as seen, torch.enable_grad():
+        seen = factors.Seen(self._factored("given"))
+        with seen.watching(), torch.enable_grad():
             self.loss = closure()
             if self.attached:
                 self._products()
@@ -135,7 +136,8 @@ class Evaluation:
     def _sampled(self, drawing: list[dict[str, Any]]) -> None:
         """The gradients and the factors at labels drawn from the model, by one more call."""
         of = {p: group for group, _ in self._needing("sampled") for p in group["params"]}
-        with labels.Drawn(hessian.key(*self._draw(drawing))) as drawn, factors.Seen(self._factored("sampled")) as seen:
+        seen = factors.Seen(self._factored("sampled"))
+        with labels.Drawn(hessian.key(*self._draw(drawing))) as drawn, seen.watching():
             grads = self._once_more()
         self._write_factors(seen, drawn.count)
         # √n ĝ, whose square estimates the Gauss-Newton matrix's diagonal

@@ -28,7 +28,8 @@ def test_one_linear_layer_with_squared_error_is_gauss_newton():
     def loss(W):
         return F.mse_loss(F.linear(X, W), Y)
 
-    with Seen([W]) as seen:
+    seen = Seen([W])
+    with seen.watching():
         loss(W).backward()
     _, A = seen.of(0, None)
     recipe = KFAC.replace(moment=EMA(beta=0.0), vectors=variants.get("sgd"))
@@ -210,6 +211,20 @@ def test_a_grid_of_seeds_and_rates_is_what_the_optimizer_does(labels):
     for member, (lr, seed) in enumerate((lr, seed) for lr in rates for seed in seeds):
         for name, p in alone(lr, seed).items():
             torch.testing.assert_close(grid.params[name][member], p.detach(), rtol=1e-9, atol=1e-11)
+
+
+def test_closures_of_other_recipes_are_not_watched():
+    p, modes = torch.ones(2, 3, requires_grad=True), []
+
+    def closure():
+        modes.append(torch._C._len_torch_function_stack())
+        loss = F.mse_loss(F.linear(torch.ones(4, 3), p), torch.zeros(4, 2))
+        loss.backward()
+        return loss
+
+    for recipe in ("apollo", KFAC.replace(basis=sandbox.blocks.GivenFactors(labels="given"))):
+        sandbox.Optimizer([p], recipe).step(closure)
+    assert modes == [0, 1]
 
 
 def test_what_does_not_fit():
