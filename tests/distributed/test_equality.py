@@ -63,7 +63,11 @@ def test_every_first_order_recipe(world, backends):
             assert all("is not compiled for such parts" in each["channel-secant"] for each in results)
         close(results, compared)
         if key[1] == "equality" and key[0] != "reference":  # which has rounds of its own
-            assert all(results[0][name]["sent"] == SENT[name] for name in compared if name in SENT)
+            sent = {name: results[0][name]["sent"] for name in compared if name in SENT}
+            # compiled, a sum that waits for nothing may go with an earlier collective than eager (apollo-stable's)
+            assert {name: (len(each), sum(each)) for name, each in sent.items()} == {
+                name: (len(SENT[name]), sum(SENT[name])) for name in sent
+            }
 
 
 def test_large_tensors_in_parts(two_ranks):
