@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from sandbox.backends import instructions
 from sandbox.backends.kernels import uncollected
+from sandbox.ensemble.arguments import BareLoss
 from sandbox.ensemble.members import structure
 
 _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
@@ -20,11 +21,12 @@ def compiled(group: Any, task: Any, function: Callable[..., Any], inputs: Any) -
     """`function`, traced by make_fx on flat tensors and given to Inductor; kept for the process."""
     # a number that all members share comes out of vmap with stride 0; the graph is made for tensors without gaps
     leaves, spec = pytree.tree_flatten(pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, inputs))
+    whose = task.loss if isinstance(task, BareLoss) else task  # of a bare loss each run makes a task anew
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     shapes = tuple((leaves[i].shape, leaves[i].dtype, leaves[i].device) for i in places)
-    key = structure(group.spec), tuple(group.fixed), id(task), shapes, torch.get_num_threads()
+    key = structure(group.spec), tuple(group.fixed), id(whose), shapes, torch.get_num_threads()
     if key not in _COMPILED:
-        _COMPILED[key] = (_graph(function, leaves, spec, places), task)  # the task, so that its id stays its own
+        _COMPILED[key] = (_graph(function, leaves, spec, places), whose)  # it, so that its id stays its own
     run = _COMPILED[key][0]
 
     def call(*arguments: Any) -> Any:

@@ -8,13 +8,13 @@ import variants
 from sandbox import ensemble, memory
 from sandbox.blocks import Number, Rectifier, block, number
 from tests.experiments.bowl import SHAPES, TASK, alone, close
-from tests.light import KINDS, NAMES, each, light
+from tests.light import MECHANISMS, NAMES, each, light
 from tests.outside_blocks import Halfway, MeanAbsolute, RawProbe
 
 FACTORS = [1.0, 0.7, 0.5, 0.9, 0.8, 0.6, 0.95, 0.4]
 
 
-@pytest.mark.parametrize("name", each((name for name in NAMES if name != "soap"), few=KINDS))
+@pytest.mark.parametrize("name", each((name for name in NAMES if name != "soap"), few=MECHANISMS))
 def test_eight_members_of_every_variant_equal_eight_single_runs(name):
     """Every number different in each member, two seeds.  Not SOAP: where eigenvalues are 0, as of a (64, 32) matrix's left factor,
     the vectors are the library's choice, another one in a batch; tests/blocks/test_basis.py has it on full ranks."""
@@ -174,13 +174,18 @@ def test_compiled_equals_eager():
     """And the graph is compiled once for two runs of the same shapes."""
     from sandbox.ensemble import compiled
 
-    options = {"lr": [0.01, 0.02, 0.05], "seeds": 2, "steps": 8, "probes": ["direction_norm"], "every": 4}
-    eager = ensemble.run("apollo", TASK, **options)
+    start = {"a": torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4), "b": torch.ones(5, dtype=torch.float64)}
+    options = {"params": start, "lr": [0.01, 0.02, 0.05], "seeds": 2, "steps": 8, "probes": ["direction_norm"], "every": 4}
+
+    def loss(params, _):
+        return (1 - params["a"].cos()).sum() + (params["b"] - params["a"].sum()).square().sum()
+
+    eager = ensemble.run("apollo", loss, **options)
     known = len(compiled._COMPILED)
     for _ in range(2):
-        fast = ensemble.run("apollo", TASK, compiled=True, **options)
+        fast = ensemble.run("apollo", loss, compiled=True, **options)
         np.testing.assert_allclose(fast.loss, eager.loss, rtol=1e-11)
-        for n in SHAPES:
+        for n in start:
             close(fast.params[n], eager.params[n])
         np.testing.assert_allclose(fast.probes["direction_norm"], eager.probes["direction_norm"], rtol=1e-10)
     assert len(compiled._COMPILED) == known + 1

@@ -10,13 +10,13 @@ import torch
 import sandbox
 import variants
 from sandbox.blocks import EMA, SoftAbsolute
-from tests.light import NAMES, light
+from tests.light import NAMES, each, light
 from tests.optimizer.leaves import through_a_file
 from tests.optimizer.network import network, same, train
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", each(NAMES))
 def test_checkpoints_are_exact(name, dtype):
     """Resumed from a file, a run is bitwise the run that was not interrupted."""
     model, again = network(dtype=dtype), network(seed=5, dtype=dtype)

@@ -24,7 +24,7 @@ from sandbox.forms import toml
 from sandbox.parts import SLOTS
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
-from tests.light import MECHANISMS, each, light
+from tests.light import KINDS, MECHANISMS, each, light
 from tests.problem import SHAPES, Problem
 
 
@@ -70,7 +70,7 @@ def test_update_traces_with_make_fx(name):
         torch.testing.assert_close(a, b, rtol=1e-15, atol=0)
 
 
-@pytest.mark.parametrize("name", each(variants.names()))
+@pytest.mark.parametrize("name", each(variants.names(), few=KINDS))
 def test_update_under_vmap_equals_single_runs(name):
     """Every number of the recipe, and η, as a batch of four: the same as four runs (1e-12: other kernels, 10 steps)."""
     base = light(name)

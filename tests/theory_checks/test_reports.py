@@ -8,7 +8,7 @@ import variants
 from sandbox.blocks import EMA
 from sandbox.recipe import Recipe
 from sandbox.schedules import InverseSquareRoot
-from tests.light import light
+from tests.light import each, light
 from theory_checks import coupling, problems, record, regret, scale_invariance, weak_secant
 from theory_checks.report import VACUOUS, VERIFIED
 
@@ -69,7 +69,7 @@ def test_bad_input():
         record("muon", "cycle", 5)
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", each(VECTORS))
 def test_any_recipe_can_be_recorded(name):
     run = record(light(name), "ridge-diabetes", 12, lr=InverseSquareRoot(first=0.01))
     report = regret.check(run, points=3)
