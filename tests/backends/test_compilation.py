@@ -118,7 +118,7 @@ def test_without_inductors_direct_entry(monkeypatch):
 
     monkeypatch.setattr(torch._inductor.compile_fx, "compile_fx_inner", refuse)
     p, q = (torch.linspace(-1, 1, 7, dtype=torch.float64).requires_grad_() for _ in range(2))
-    compiled, eager = (sandbox.Optimizer([x], "sgd", lr=0.1, backend=b) for x, b in ((p, "compiled"), (q, "eager")))
+    compiled, eager = (sandbox.Optimizer([x], "apollo", lr=0.1, backend=b) for x, b in ((p, "compiled"), (q, "eager")))
     for step in range(4):
         p.grad, q.grad = 3 * p.detach() + 1, 3 * q.detach() + 1
         if step == 0:

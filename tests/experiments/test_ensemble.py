@@ -174,18 +174,32 @@ def test_compiled_equals_eager():
     """And the graph is compiled once for two runs of the same shapes."""
     from sandbox.ensemble import compiled
 
-    start = {"a": torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4), "b": torch.ones(5, dtype=torch.float64)}
-    options = {"params": start, "lr": [0.01, 0.02, 0.05], "seeds": 2, "steps": 8, "probes": ["direction_norm"], "every": 4}
-
-    def loss(params, _):
-        return (1 - params["a"].cos()).sum() + (params["b"] - params["a"].sum()).square().sum()
-
-    eager = ensemble.run("apollo", loss, **options)
+    options = {"lr": [0.01, 0.02, 0.05], "seeds": 2, "steps": 8, "probes": ["direction_norm"], "every": 4}
+    eager = ensemble.run("apollo", TASK, **options)
     known = len(compiled._COMPILED)
     for _ in range(2):
-        fast = ensemble.run("apollo", loss, compiled=True, **options)
+        fast = ensemble.run("apollo", TASK, compiled=True, **options)
         np.testing.assert_allclose(fast.loss, eager.loss, rtol=1e-11)
-        for n in start:
+        for n in SHAPES:
             close(fast.params[n], eager.params[n])
         np.testing.assert_allclose(fast.probes["direction_norm"], eager.probes["direction_norm"], rtol=1e-10)
     assert len(compiled._COMPILED) == known + 1
+
+
+def test_a_bare_loss_is_compiled_once():
+    """Each call makes a task of it; another loss of the same shapes is another graph."""
+    from sandbox.ensemble import compiled
+
+    def square(params, _):
+        return params.square().sum()
+
+    def cosine(params, _):
+        return (1 - params.cos()).sum()
+
+    def trained(loss, **options):
+        return ensemble.run("sgd", loss, params=torch.linspace(-1, 1, 6), lr=[0.1, 0.2], steps=3, **options).params
+
+    known = len(compiled._COMPILED)
+    for loss in (square, square, cosine):
+        torch.testing.assert_close(trained(loss, compiled=True), trained(loss))
+    assert len(compiled._COMPILED) == known + 2
