@@ -5,5 +5,5 @@ import gc
 import torch
 
 torch.set_num_threads(1)
-# Among the millions of objects of a test process, looking for garbage as often as Python does costs a tenth of the time.
+# With the millions of objects of a test process, collecting garbage as often as Python does costs a twentieth of the time.
 gc.set_threshold(200_000, 20, 100)

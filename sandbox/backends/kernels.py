@@ -75,7 +75,7 @@ class Kernel:
             for tensor in inputs:
                 # CUDA graphs take tensors that are written in place only if they stay where they are, as ours do
                 torch._dynamo.mark_static_address(tensor, guard=False)
-            with _settings(), instructions.of_torch(), uncollected():
+            with _settings(), instructions.of_torch(), without_gc():
                 self._dynamo(*inputs)
         return self._dynamo
 
@@ -90,7 +90,7 @@ def _made(recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased
             return made
         except Exception:  # whatever is wrong with it, it can be made again
             path.unlink(missing_ok=True)
-    with uncollected(), headers.ahead() if signature.device == "cpu" else contextlib.nullcontext():
+    with without_gc(), headers.ahead() if signature.device == "cpu" else contextlib.nullcontext():
         traced, steps_only = _traced(recipe, signature, step_only=step_only, marked=phased)
         # cut, it checks the gradient too
         parts = checking(cut(traced), signature.place_of_theta + 1) if phased else [Phase(traced, [])]
@@ -103,8 +103,8 @@ def _made(recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Inside, Python looks for no garbage: among the millions of objects of a compilation it takes a seventh of the time."""
+def without_gc() -> Iterator[None]:
+    """Turns off garbage collection inside: among the millions of objects of a compilation it takes a tenth of the time."""
     before = gc.isenabled()
     gc.disable()
     try:

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from sandbox.backends import instructions
-from sandbox.backends.kernels import uncollected
+from sandbox.backends.kernels import without_gc
 from sandbox.ensemble.arguments import BareLoss
 from sandbox.ensemble.members import structure
 
@@ -47,7 +47,7 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
         return [x for x in out if isinstance(x, torch.Tensor)]
 
     tensors = [leaves[i] for i in places]
-    with uncollected(), instructions.of_torch():
+    with without_gc(), instructions.of_torch():
         graph = torch._inductor.standalone_compile(make_fx(flat)(*tensors), tensors, dynamic_shapes="from_example_inputs")
 
     def run(tensors: list[torch.Tensor]) -> Any:

@@ -25,7 +25,7 @@ def test_it_is_the_one_that_kernels_ask_for(monkeypatch):
     assert all(each == asked[0] for each in asked)
 
 
-def test_a_compilation_looks_for_no_garbage_and_leaves_it_as_it_was(monkeypatch):
+def test_garbage_collection_is_off_while_compiling_and_then_as_before(monkeypatch):
     seen = []
 
     def refuse(*args, **kwargs):

@@ -57,7 +57,7 @@ class Interleaved:
             self.times[name].append(time.perf_counter() - start)
 
     def close(self) -> None:
-        """Lets go of all tensors: pytest-benchmark keeps what it has called, and ten shapes together are 24 GB."""
+        """Frees all tensors: pytest-benchmark keeps what it has called, and the shapes together take more than 24 GB."""
         self.made.clear()
         self.gradients.clear()
         del self.source, self.target
