@@ -18,10 +18,10 @@ from sandbox.recipe import Recipe
 
 _REFERENCE = Reference()
 
-# State words of a recipe from which on its history is left to the reference: of a two-loop recursion each few pairs are a
-# phase, and its graph takes long to record (ten pairs .7 s, a hundred minutes).  Measured on L-BFGS with ten pairs, in CPU time
-# of one thread: in phases small tensors take 1.15 times as long, 6 M parameters .75 times.
-HISTORY = 13
+# State words of a recipe from which on its history is left to the reference: its graph takes long to record (ten pairs .5 s, a
+# hundred 11 s, once a process).  In phases a step of L-BFGS with ten pairs takes .31 of the reference's time on 6 M parameters,
+# .73 on a small network; with a hundred pairs, 3.3 times as long on the small network.
+HISTORY = 64
 
 
 class Eager(Planned):

@@ -234,9 +234,16 @@ def _scale(signature: graph.Signature) -> int:
 
 def _settings() -> Any:
     # d is computed twice rather than stored between the two passes: a word of memory traffic a parameter costs more.
-    # Sums over fewer than eight entries would be written out, one inside the other: twenty minutes for three pairs of RES
+    # Sums over fewer than eight entries would be written out, one inside the other: twenty minutes for three pairs of RES.
+    # The 19 sums of a history of ten pairs are taken in one pass over it, not in two
     return torch._inductor.config.patch(
-        realize_reads_threshold=64, realize_opcount_threshold=512, realize_acc_reads_threshold=64, unroll_reductions_threshold=1
+        {
+            "realize_reads_threshold": 64,
+            "realize_opcount_threshold": 512,
+            "realize_acc_reads_threshold": 64,
+            "unroll_reductions_threshold": 1,
+            "cpp.max_horizontal_fusion_size": 64,
+        }
     )
 
 

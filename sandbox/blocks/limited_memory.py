@@ -14,8 +14,8 @@ from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
 
 # Pairs whose sums are taken in one pass over memory.  One by one, each of 2h sums waits for the one before: a compiled step of
-# ten pairs then takes nearly three times as long.
-TOGETHER = 5
+# ten pairs then takes three times as long.
+TOGETHER = 10
 
 
 @block
@@ -31,7 +31,7 @@ class TwoLoop(Solve):
     scale where D comes from it.
 
     memory: h ≥ 0, number of pairs; 0 is `Divide`.  tiny ≥ 0, in units of sᵀy; least ≥ 0, in units of curvature.
-    Keeps 2h words a parameter, and d.
+    Keeps 2h words a parameter, and d; and a scope's ρ_k and s_kᵀy_j, within each ten pairs, where j is newer.
     """
 
     memory: int = 10
@@ -61,9 +61,15 @@ class TwoLoop(Solve):
 
     @property
     def state(self) -> Mapping[str, str]:
-        """The pairs, newest first, and their ρ; an empty place has ρ = 0 and weighs nothing."""
+        """The pairs, newest first, their ρ and products; an empty place has ρ = 0 and weighs nothing."""
         kinds = {"s": ELEMENT, "y": ELEMENT, "rho": SCOPE}
-        return {f"{name}{k}": kind for name, kind in kinds.items() for k in range(self.memory)}
+        return {f"{name}{k}": kind for name, kind in kinds.items() for k in range(self.memory)} | {
+            f"s{k}y{j}": SCOPE for few in self._some() for k in few for j in few if j < k
+        }
+
+    def _some(self) -> list[range]:
+        """The pairs whose sums are taken together."""
+        return [range(k, min(k + TOGETHER, self.memory)) for k in range(0, self.memory, TOGETHER)]
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """p, and the pairs."""
@@ -71,9 +77,9 @@ class TwoLoop(Solve):
         state = self._kept(x, state)
         s, y, rho = ([state[f"{name}{k}"] for k in range(self.memory)] for name in ("s", "y", "rho"))
         # a few pairs at a time, by the sums of products within them: s_kᵀ(q - α_j y_j) = s_kᵀq - α_j s_kᵀy_j
-        some = [range(k, min(k + TOGETHER, self.memory)) for k in range(0, self.memory, TOGETHER)]
+        some = self._some()
         q, alpha = x.u, list(rho)
-        sy = {(k, j): total(s[k] * y[j]) for few in some for k in few for j in few if j < k}
+        sy = {(k, j): state[f"s{k}y{j}"] for few in some for k in few for j in few if j < k}
         for few in some:
             for k in few:
                 # α_k = ρ_k s_kᵀq;  q ← q - α_k y_k
@@ -111,6 +117,12 @@ class TwoLoop(Solve):
             shifted = [value, *(state[f"{name}{k}"] for k in range(self.memory - 1))]
             chosen = [torch.where(where, new, state[f"{name}{k}"]) for k, new in enumerate(shifted)]
             kept |= {f"{name}{k}": value for k, value in enumerate(chosen)}
+        for first, *others in self._some():
+            # s_kᵀy_j moves with its pairs; new is where y_j, the newest of the few, meets the others
+            for k in others:
+                kept[f"s{k}y{first}"] = total(kept[f"s{k}"] * kept[f"y{first}"])
+                for j in range(first + 1, k):
+                    kept[f"s{k}y{j}"] = torch.where(accepted, state[f"s{k - 1}y{j - 1}"], state[f"s{k}y{j}"])
         return kept
 
 

@@ -155,7 +155,9 @@ class RegularizedBFGS(Solve):
         root = x.D.sqrt()
         W = [state[f"{name}{k}"] * (root if name == "v" else 1 / root) for name in ("v", "r") for k in reversed(range(h))]
         u = x.u / root
-        G = torch.stack([torch.stack([total(a * b) for b in W], -1) for a in W], -2)
+        # G = WᵀW
+        dots = {(i, j): total(W[i] * W[j]) for i in range(2 * h) for j in range(i + 1)}
+        G = torch.stack([torch.stack([dots[max(i, j), min(i, j)] for j in range(2 * h)], -1) for i in range(2 * h)], -2)
         K, c = self._small(G)
         # B⁻¹u = (u - W (c + K G)⁻¹ K Wᵀu) / c
         Wu = torch.stack([total(w * u) for w in W], -1)[..., None]

@@ -145,6 +145,23 @@ def test_pairs_of_little_curvature_are_left_out():
     assert len(set(kept)) < len(kept)
 
 
+@pytest.mark.parametrize("memory", [1, 10, 13])
+def test_products_move_with_their_pairs(memory):
+    """Kept products are those of the kept pairs, and the direction is H u, also after steps whose pair was left out."""
+    seen = observed(plain(memory=memory, least=0.5), 40, 0.3)
+    accepted = [float(x.after["solve.rho0"]) for x in seen]
+    assert 13 < len(set(accepted)) < len(accepted)
+    for x in seen:
+        s, y = ([x.after[f"solve.{name}{k}"] for k in range(memory)] for name in "sy")
+        products = {(k, j): f"solve.s{k}y{j}" for k in range(memory) for j in range(k) if f"solve.s{k}y{j}" in x.after}
+        assert len(products) == {1: 0, 10: 45, 13: 48}[memory]
+        for (k, j), name in products.items():
+            assert float(x.after[name]) == pytest.approx(float(s[k] @ y[j]), rel=1e-12, abs=1e-14)
+        pairs = [(a.numpy(), b.numpy()) for a, b in zip(reversed(s), reversed(y), strict=True) if a.any()]
+        H = dense.inverse(pairs, np.diag(1 / x.D.numpy()))
+        np.testing.assert_allclose(x.d.numpy(), H @ x.u.numpy(), rtol=1e-9, atol=1e-9 * float(x.d.abs().max()))
+
+
 def test_forms():
     recipe = variants.get("sdlbfgs")
     assert recipe.state_words == 202
