@@ -10,6 +10,8 @@ from torch import Tensor
 
 from sandbox import kernel, pure, rounding
 from sandbox.backends.base import Cohort, Step, totals
+from sandbox.blocks import Flow
+from sandbox.composition import Composition
 from sandbox.distributed.ranks import Run
 from sandbox.distributed.shards import scopes_of_joined, scopes_of_one
 from sandbox.distributed.sums import Sums
@@ -27,7 +29,7 @@ class Reference:
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """One step of every tensor of the cohort."""
-        advance(cohort, step, _leaves(cohort, step))
+        advance(cohort, step, leaves_of(cohort, step))
 
     def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
         """The same where each rank has a part of the tensors: yields what sums over all ranks are waited for."""
@@ -41,10 +43,10 @@ class Reference:
                 return lambda tensor, _: scopes_of_joined(parts, own, tensor, like)
             return lambda tensor, within: scopes_of_one(parts[0], own, tensor, within, step.recipe.scope, like.ndim)
 
-        runs = list(_runs(cohort, step, _leaves(cohort, step), across))
-        results: list[Any] = [None] * len(runs)
+        made = list(runs(cohort, step, leaves_of(cohort, step), across))
+        results: list[Any] = [None] * len(made)
         while True:
-            for k, (_, run) in enumerate(runs):
+            for k, (_, run) in enumerate(made):
                 if results[k] is None:
                     results[k] = sums[k].attempt(run)
             waiting = [s for s, result in zip(sums, results, strict=True) if result is None]
@@ -55,7 +57,7 @@ class Reference:
                 s.receive([next(totals) for _ in s.waiting])
 
         def finish() -> None:
-            for (members, _), after in zip(runs, results, strict=True):
+            for (members, _), after in zip(made, results, strict=True):
                 _write(cohort, step, members, after)
 
         return finish
@@ -63,19 +65,27 @@ class Reference:
 
 def advance(cohort: Cohort, step: Step, leaves: list[list[int]]) -> None:
     """One step of some tensors of a cohort, by their places in it; those of one leaf share a scope."""
-    for members, run in _runs(cohort, step, leaves):
+    for members, run in runs(cohort, step, leaves):
         _write(cohort, step, members, run())
 
 
-def _leaves(cohort: Cohort, step: Step) -> list[list[int]]:
+def leaves_of(cohort: Cohort, step: Step) -> list[list[int]]:
+    """The tensors that share a scope: all, or each alone; by their places in the cohort."""
     everything = list(range(len(cohort.params)))
     return [everything] if step.recipe.scope == "global" else [[i] for i in everything]
 
 
-def _runs(
-    cohort: Cohort, step: Step, leaves: list[list[int]], across: Callable[[list[int]], pure.Across] | None = None
+def runs(
+    cohort: Cohort,
+    step: Step,
+    leaves: list[list[int]],
+    across: Callable[[list[int]], pure.Across] | None = None,
+    observe: Callable[[list[int], Composition, Flow], None] | None = None,
 ) -> Iterator[tuple[list[int], Any]]:
-    """The tensors of each leaf, and the function that computes their step."""
+    """The tensors of each leaf, and the function that computes their step and changes nothing.
+
+    observe: shown the tensors, the recipe as it is at this step, and all that the step computed.
+    """
     exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
     for members in leaves:
         p = cohort.params[members[0]]
@@ -85,7 +95,8 @@ def _runs(
         rows: list[Any] = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads)]
         rows.append([step.extra(i) for i in members])
         over = None if across is None else across(members)
-        yield members, functools.partial(pure.together, step.recipe, prepared[key], rows, step.norm, None, over)
+        look = None if observe is None else functools.partial(observe, members, prepared[key].recipe)
+        yield members, functools.partial(pure.together, step.recipe, prepared[key], rows, step.norm, look, over)
 
 
 def _write(cohort: Cohort, step: Step, members: list[int], after: Any) -> None:

@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sandbox import kernel, pure, suggest
+from sandbox import suggest
+from sandbox.backends import Cohort, Step, reference
 from sandbox.blocks import Flow
 from sandbox.composition import Composition
 from sandbox.probes import measures
 from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
 from sandbox.probes.view import View
-from sandbox.pure import state_dtype
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from sandbox.backends import Cohort, Step
 
 EVERYTHING = "(all)"  # the row of all tensors together
 
@@ -144,19 +142,11 @@ def _like(value: Any, like: Tensor) -> Any:
 
 def replay(cohort: Cohort, step: Step) -> list[View]:
     """The views of a step that the cohort is about to make, an entry a tensor; nothing changes."""
-    recipe, everything = step.recipe, list(range(len(cohort.params)))
     found: list[View] = []
-    for members in [everything] if recipe.scope == "global" else [[i] for i in everything]:
-        p = cohort.params[members[0]].detach()
-        where = state_dtype(p.dtype), p.device
-        prepared = kernel.evaluate(recipe, cohort.steps + 1, step.lr, cohort.last).to(*where)
-        rows: list[Any] = [[row[i] for i in members] for row in (cohort.states, cohort.params, step.grads)]
-        rows.append([step.extra(i) for i in members])
-        seen: list[View] = []
 
-        def observe(x: Flow, seen: list[View] = seen, now: Composition = prepared.recipe) -> None:
-            seen.append(views.of(now, x))
+    def observe(members: list[int], recipe: Composition, x: Flow) -> None:
+        found.extend(views.split(views.of(recipe, x), [cohort.params[i].numel() for i in members]))
 
-        pure.together(recipe, prepared, rows, step.norm, observe)
-        found += views.split(seen[0], [cohort.params[i].numel() for i in members])
+    for _, run in reference.runs(cohort, step, reference.leaves_of(cohort, step), observe=observe):
+        run()
     return found

@@ -19,7 +19,7 @@ PHASES = {
     "scale-invariant": 2,
     "global-secant": 2,
     "apollo-stable": 3,  # a weak secant; then the mean of D
-    "lbfgs": 6,  # whether the pair is taken; then ten pairs in two halves, there and back
+    "lbfgs": 4,  # whether the pair is taken; then ten pairs, there and back
 }
 SUM, MAX = Reduction("sum", "scope"), Reduction("max", "scope")
 REDUCTIONS = {

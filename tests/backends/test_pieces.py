@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import sandbox
+import variants
 from sandbox.backends import pieces
 from sandbox.backends.plan import Plan
 from sandbox.backends.record import NotRecordable, record
-from tests.light import light
 
 
 def test_sizes_become_sizes_of_inputs():
@@ -72,12 +72,13 @@ def test_two_threads_step_at_once():
     assert all(torch.equal(alone[seed], together[seed]) for seed in (0, 1))
 
 
-@pytest.mark.parametrize(("pairs", "in_pieces"), [(3, True), (10, False)])
+@pytest.mark.parametrize(("pairs", "in_pieces"), [(10, True), (40, False)])
 def test_long_histories_are_left_to_the_reference(pairs, in_pieces):
     """Without a warning: it is how they are meant to run."""
     p = torch.ones(4, 3, requires_grad=True)
     p.grad = torch.ones_like(p)
-    optimizer = sandbox.Optimizer([p], light("lbfgs", pairs), lr=0.1)
+    recipe = variants.get("lbfgs").replace(**{"solve.memory": pairs})
+    optimizer = sandbox.Optimizer([p], recipe, lr=0.1)
     optimizer.step()
     (cohort,) = optimizer._cohorts[0].each
     assert isinstance(cohort.plan, Plan) == in_pieces
