@@ -1,6 +1,7 @@
 """Variants for tests of what does not depend on the length of a history."""
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -20,6 +21,7 @@ def _asks_for_more(name):
 NAMES = [name for name in variants.names() if not _asks_for_more(name)]
 
 
+@functools.cache
 def _blocks(name):
     blocks = [block for _, block in variants.get(name).blocks()]
     return (

@@ -10,6 +10,7 @@ import variants
 from sandbox.backends import pieces
 from sandbox.backends.plan import Plan
 from sandbox.backends.record import NotRecordable, record
+from sandbox.blocks import TwoLoop
 
 
 def test_sizes_become_sizes_of_inputs():
@@ -77,7 +78,7 @@ def test_long_histories_are_left_to_the_reference(pairs, in_pieces):
     """Without a warning: it is how they are meant to run."""
     p = torch.ones(4, 3, requires_grad=True)
     p.grad = torch.ones_like(p)
-    recipe = variants.get("lbfgs").replace(**{"solve.memory": pairs})
+    recipe = variants.get("lbfgs").replace(solve=TwoLoop(memory=pairs))
     optimizer = sandbox.Optimizer([p], recipe, lr=0.1)
     optimizer.step()
     (cohort,) = optimizer._cohorts[0].each
