@@ -111,7 +111,9 @@ def update(
         after = together(own, prepared, rows, norm, observe and functools.partial(observe, group))
         for i, (new, theta) in zip(group, after, strict=True):
             host = {"step": states[i]["step"] + 1, **{name: _like(v, states[i][name]) for name, v in exact.applied.items()}}
-            states[i], leaves[i] = {**host, **new}, theta
+            # names in the order that they had: a program made for the tree takes its leaves by their places
+            kept = {**host, **new}
+            states[i], leaves[i] = {name: kept[name] for name in states[i] if name in kept}, theta
     return pytree.tree_unflatten(states, spec), pytree.tree_unflatten(leaves, spec)
 
 

@@ -9,6 +9,8 @@ function that looks at values.
 from __future__ import annotations
 
 import dataclasses
+import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,11 +83,14 @@ class _Recorder(TorchDispatchMode):
         return out
 
 
-def record(function: Callable[..., Sequence[Tensor]], small: Sequence[Tensor], large: Sequence[Tensor]) -> GraphModule:
+def record(
+    function: Callable[..., Sequence[Tensor]], small: Sequence[Tensor], large: Sequence[Tensor], *, batch: int = 0
+) -> GraphModule:
     """The graph of `function`, which returns tensors and writes to none.
 
-    small, large: inputs whose sizes differ wherever they are free.  A node's meta has "val", what it was in the first
-    recording, and "first", its first size in both (None for a 0-d tensor).  Raises NotRecordable.
+    small, large: inputs whose sizes differ wherever they are free.  batch: so many first axes of the last input are a batch's;
+    multiples of their sizes may be sizes too, since operators join such axes.  A node's meta has "val", what it was in the
+    first recording, and "first", its first size in both (None for a 0-d tensor).  Raises NotRecordable.
     """
     one, two = _run(function, small), _run(function, large)
     sizes = {(a, b): (i, d) for i, (x, y) in enumerate(zip(small, large, strict=True)) for d, (a, b) in _pairs(x, y) if a != b}
@@ -95,9 +100,18 @@ def record(function: Callable[..., Sequence[Tensor]], small: Sequence[Tensor], l
     def size(a: Any, b: Any) -> Any:
         if isinstance(a, _Value) or a is b or (type(a) is type(b) and (a == b or (a != a and b != b))):
             return nodes[a.number] if isinstance(a, _Value) else a
-        if (a, b) not in sizes:
-            raise NotRecordable(f"some block asks for a size, or counts entries ({a} in one layout, {b} in another)")
-        i, d = sizes[a, b]
+        if (a, b) in sizes:
+            return axis(*sizes[a, b])
+        for some in [[d] for d in range(batch)] + [list(range(batch))]:
+            of, to = (math.prod(x[-1].shape[d] for d in some) for x in (small, large))
+            if isinstance(a, int) and isinstance(b, int) and a * to == b * of and a % of == 0:
+                product: Any = a // of
+                for d in some:
+                    product = graph.call_function(operator.mul, (product, axis(len(small) - 1, d)))
+                return product
+        raise NotRecordable(f"some block asks for a size, or counts entries ({a} in one layout, {b} in another)")
+
+    def axis(i: int, d: int) -> Node:
         return graph.call_function(torch.ops.aten.sym_size.int, (nodes[i], d))
 
     def keep(number: int, node: Node, other: tuple[int, ...]) -> None:

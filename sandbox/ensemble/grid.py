@@ -28,15 +28,51 @@ class Unbatchable(Exception):
 def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool) -> Callable[..., Any]:
     """step(varied, lr, state, params, batch, z, old) of one member -> (state, params, loss, finite, measured, old).
 
-    z: a dict of what is drawn for the recipe's inputs: "hessian", ±1; "sampled", a key.  None where nothing is.
-    old: D and η of the step before, where a probe needs them (`before`), else ().
+    z: as for `first_look`.  old: D and η of the step before, where a probe needs them (`before`), else ().
     measured: probe -> 0-d tensor, over all tensors together.
     """
+    first, second = first_look(group, loss), second_look(group, loss)
 
     def step(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
         recipe = group.recipe(varied)
+        state, grads, inputs, value, finite = first(varied, state, params, batch, z)
+        leaves = pytree.tree_leaves(params)
+        seen: dict[int, views.View] = {}
+        sizes = [p.numel() for p in leaves]
+
+        def observe(members: list[int], x: Any) -> None:
+            own = recipe.of(leaves[members[0]])
+            parts = views.split(views.of(own, x), [sizes[i] for i in members])
+            seen.update(zip(members, parts, strict=True))
+
+        state, params = recipe.update(state, params, grads, lr=lr, observe=observe if probes else None, **inputs)
+        if recipe.looks_again:
+            state = second(varied, state, params, batch)
+        measured: dict[str, Tensor] = {}
+        if probes:
+            whole = views.join([seen[i] for i in sorted(seen)])
+            if old:
+                whole = dataclasses.replace(whole, D_old=old[0], lr_before=old[1])
+            found = {name: probe(whole) for name, probe in probes.items()}
+            measured = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in found.items() if v is not None}
+            old = (whole.D, torch.as_tensor(whole.lr)) if before else ()
+        else:
+            old = ()
+        return state, params, value, finite, measured, old
+
+    return step
+
+
+def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
+    """look(varied, state, params, batch, z) of one member -> (state, grads, inputs, loss, finite): all that a step takes.
+
+    z: a dict of what is drawn for the recipe's inputs: "hessian", ±1; "sampled", a key.  None where nothing is.
+    """
+
+    def look(varied: Any, state: Any, params: Any, batch: Any, z: Any) -> Any:
+        recipe = group.recipe(varied)
         inputs = {}
-        leaves, spec = pytree.tree_flatten(params)
+        spec = pytree.tree_structure(params)
         watched, at = _Watched(loss, recipe), recipe.basis.factors
         grads, value = grad_and_value(watched if at == "given" else loss)(params, batch)
         if recipe.second_order:
@@ -53,31 +89,19 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
                 inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
         if at:
             state = watched.into(state, spec, drawn.count if at == "sampled" else None)
-        seen: dict[int, views.View] = {}
-        sizes = [p.numel() for p in leaves]
-
-        def observe(members: list[int], x: Any) -> None:
-            own = recipe.of(leaves[members[0]])
-            parts = views.split(views.of(own, x), [sizes[i] for i in members])
-            seen.update(zip(members, parts, strict=True))
-
-        state, params = recipe.update(state, params, grads, lr=lr, observe=observe if probes else None, **inputs)
-        if recipe.looks_again:
-            state = recipe.seen(state, grad(loss)(params, batch))
         finite = value.isfinite() & torch.stack([g.sum() for g in pytree.tree_leaves(grads)]).isfinite().all()
-        measured: dict[str, Tensor] = {}
-        if probes:
-            whole = views.join([seen[i] for i in sorted(seen)])
-            if old:
-                whole = dataclasses.replace(whole, D_old=old[0], lr_before=old[1])
-            found = {name: probe(whole) for name, probe in probes.items()}
-            measured = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in found.items() if v is not None}
-            old = (whole.D, torch.as_tensor(whole.lr)) if before else ()
-        else:
-            old = ()
-        return state, params, value.detach(), finite, measured, old
+        return state, grads, inputs, value.detach(), finite
 
-    return step
+    return look
+
+
+def second_look(group: Group, loss: Loss) -> Callable[..., Any]:
+    """look(varied, state, params, batch) of one member -> state, with the same batch's gradient where the step led."""
+
+    def look(varied: Any, state: Any, params: Any, batch: Any) -> Any:
+        return group.recipe(varied).seen(state, grad(loss)(params, batch))
+
+    return look
 
 
 class _Watched:
@@ -102,13 +126,19 @@ class _Watched:
         return pytree.tree_unflatten(states, spec)
 
 
-def over_grid(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step over (seeds, configurations): batch and z differ between seeds, numbers and rates between configurations."""
+# What an argument of a member's function differs between: its axes under the inner vmap and the outer one.
+CONFIGURATION, SEED, MEMBER = (0, None), (None, 0), (0, 0)
+STEP = (CONFIGURATION, CONFIGURATION, MEMBER, MEMBER, SEED, SEED, MEMBER)
 
-    def many(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
-        b, p = (0 if pytree.tree_leaves(tree) != [None] else None for tree in (batch, z))
-        inner = vmap(step, in_dims=(0, 0, 0, 0, None, None, 0))
-        return vmap(inner, in_dims=(None, None, 0, 0, b, p, 0))(varied, lr, state, params, batch, z, old)
+
+def over_grid(one: Callable[..., Any], axes: Sequence[tuple[int | None, int | None]] = STEP) -> Callable[..., Any]:
+    """A member's function over (seeds, configurations)."""
+    inner = vmap(one, in_dims=tuple(over_configurations for over_configurations, _ in axes))
+
+    def many(*arguments: Any) -> Any:
+        absent = [pytree.tree_leaves(x) == [None] for x in arguments]
+        outer = tuple(None if none else over_seeds for none, (_, over_seeds) in zip(absent, axes, strict=True))
+        return vmap(inner, in_dims=outer)(*arguments)
 
     return many
 

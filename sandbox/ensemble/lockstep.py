@@ -15,7 +15,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from sandbox import hessian, interrupts, parts
-from sandbox.ensemble import grid
+from sandbox.ensemble import grid, recorded
 from sandbox.ensemble.members import Group
 from sandbox.probes.occupancy import mask_of
 from sandbox.probes.watch import need
@@ -53,6 +53,7 @@ class Lockstep:
         rates = None if moving else torch.tensor([c.lr for c in group.configs], dtype=torch.float64)
         self.plain = None if rates is None else rates.to(self.device)
         self._steps: dict[bool, Callable[..., Any]] = {}
+        self._recorded: Callable[..., Any] | None = None
 
     def batch(self) -> tuple[Any, Any]:
         """The next batch of each seed, and what is drawn for the recipe's inputs."""
@@ -105,17 +106,25 @@ class Lockstep:
         rows, z = self.batch()
         function = self._function(look)
         inputs = (self.group.varied, self._rates(t), self.state, self.params, rows, z, self.old if look else ())
-        if self.plan.compiled and self.batched and not look:
-            function = self._compiled(function, inputs)
+        if self.batched and not look:
+            function = self._faster(function, inputs)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*batching rule.*")
             self.state, self.params, loss, finite, measured, self.old = function(*inputs)
         return loss, finite, measured
 
-    def _compiled(self, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
-        from sandbox.ensemble.compiled import compiled
+    def _faster(self, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
+        """The same step compiled, or recorded where Python would take most of its time."""
+        if self.plan.compiled:
+            from sandbox.ensemble.compiled import compiled
 
-        return compiled(self.group, self.task, function, inputs)
+            return compiled(self.group, self.task, function, inputs)
+        if self._recorded is None:
+            # a function of t may be anybody's
+            fixed = not any(self.recipe.of(p[0, 0]).has_schedules for p in pytree.tree_leaves(self.params))
+            small = recorded.fits(self.params, self.plan.memory)
+            self._recorded = recorded.step_of(self.group, self._loss) if small and fixed else function
+        return self._recorded
 
     @interrupts.postponed()
     @torch.no_grad()

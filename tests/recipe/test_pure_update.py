@@ -39,7 +39,9 @@ def test_update_is_pure(name):
     state, params = start(recipe)
     grads = [torch.tensor(g) for g in Problem(1).start]
     given = dict.fromkeys(recipe.inputs, grads)
+    names = [list(one) for one in state]
     state, params = recipe.update(state, params, grads, **given)  # a state that is not all zero
+    assert [list(one) for one in state] == names  # in this order too: programs take leaves by their places
     kept = pytree.tree_map(torch.clone, (state, params, grads))
     once = recipe.update(state, params, grads, **given)
     for a, b in zip(pytree.tree_leaves(kept), pytree.tree_leaves((state, params, grads)), strict=True):

@@ -1,0 +1,101 @@
+"""A grid's recorded update is its update under vmap, bit for bit: the same operators on the same numbers."""
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import variants
+from sandbox import ensemble, memory
+from sandbox.backends.record import NotRecordable
+from sandbox.ensemble import recorded
+from tests.experiments.bowl import TASK
+from tests.light import each, light
+
+# With a state handed on to another (amsgrad), a second look, a Hessian's products, matrices in two steps, a fixed history
+FEW = ["apollo", "amsgrad", "olbfgs", "adahessian", "muon", "soap", "lbfgs"]
+
+
+def trained(recipe, task=TASK, **more):
+    found = ensemble.run([recipe], task, **{"lr": [0.004, 0.002], "seeds": [3, 1], "steps": 5} | more)
+    assert not found.looped
+    return [torch.from_numpy(found.loss), *pytree.tree_leaves(found.params)]
+
+
+def equal(one, two):
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.fixture
+def recordings(monkeypatch):
+    """Whether each recording so far succeeded."""
+    seen = []
+
+    def record(*arguments, made=recorded.record, **options):
+        seen.append(False)
+        graph = made(*arguments, **options)
+        seen[-1] = True
+        return graph
+
+    monkeypatch.setattr(recorded, "record", record)
+    return seen
+
+
+@pytest.mark.parametrize("name", each(variants.names(), few=FEW))
+def test_every_variant(name, recordings, monkeypatch):
+    recipe = light(name)
+    task = "digits-mlp" if recipe.draws_labels or recipe.basis.factors else TASK
+    fast = trained(recipe, task)
+    assert recordings == [True]
+    monkeypatch.setattr(recorded, "fits", lambda *_: False)
+    assert equal(fast, trained(recipe, task))
+    assert recordings == [True]
+
+
+def test_numbers_that_differ_and_the_probed_steps(recordings, monkeypatch):
+    """Only steps without probes are recorded; sizes of the recording are none of the grid's."""
+    base = variants.get("apollo")
+    recipes = [base.replace(**{"rectifier.sigma": s, "moment.beta": b}) for s, b in ((0.01, 0.9), (0.1, 0.5), (0.3, 0.8))]
+
+    def run():
+        found = ensemble.run(recipes, TASK, lr=[0.004], seeds=4, steps=7, probes=["direction_norm"], every=3)
+        return [torch.from_numpy(x) for x in (found.loss, found.probes["direction_norm"])]
+
+    fast = run()
+    assert recordings == [True]
+    monkeypatch.setattr(recorded, "fits", lambda *_: False)
+    assert equal(fast, run())
+
+
+def test_what_has_no_recording_runs_as_ever(monkeypatch):
+    expected = trained(variants.get("apollo"))
+
+    def refuses(*_, **__):
+        raise NotRecordable("no")
+
+    monkeypatch.setattr(recorded, "record", refuses)
+    assert equal(expected, trained(variants.get("apollo")))
+
+
+def test_a_function_of_t_is_asked_at_every_step(recordings):
+    asked = []
+
+    def beta(t):
+        asked.append(1)
+        return 0.9
+
+    trained(variants.get("apollo").replace(**{"moment.beta": beta}))
+    steps = len(asked)
+    trained(variants.get("apollo").replace(**{"moment.beta": beta}), steps=10)
+    assert len(asked) - steps >= steps + 5
+    assert recordings == []
+
+
+@pytest.mark.parametrize("name", ["apollo", "lbfgs", "adahessian"])
+def test_a_recording_keeps_to_the_budget(name, recordings):
+    """At the least budget that allows one."""
+    params = TASK.init(0)
+    least = recorded.VALUES * recorded.SHARE * sum(p.numel() * p.element_size() for p in params.values())
+    assert memory.peak(lambda: trained(variants.get(name), memory=least)) <= least / recorded.SHARE
+    assert recordings == [True]
+    trained(variants.get(name), memory=least - 1)
+    assert recordings == [True]
