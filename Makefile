@@ -15,7 +15,7 @@ PROCESSOR := cpu-$(shell (sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev
 export OMP_NUM_THREADS ?= 1
 bench: SHELL := bash
 
-.PHONY: demo test test-all notebooks docs bench bench-gpu lint help clean
+.PHONY: demo test tests-in-minutes test-all notebooks docs bench bench-gpu lint help clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,8 +31,11 @@ demo: $(STAMP)  ## compare Apollo, ablations and peers on real data, then refute
 	$(BIN)/apollo-sandbox compare apollo scale-invariant hessian-ema adamw sgd --task digits-mlp --out results/demo
 	$(BIN)/apollo-sandbox check counterexamples
 
+test: $(STAMP)  ## ruff, mypy, all tests but the long ones, and the notebooks
+	+$(MAKE) --no-print-directory --jobs=2 lint tests-in-minutes
+
 # The examples of hypothesis are the same in each `make test`; `make test-all` draws others each time.
-test: $(STAMP) lint  ## ruff, mypy, all tests but the long ones, and the notebooks
+tests-in-minutes: $(STAMP)
 	$(PYTEST) -m "not slow" --hypothesis-profile=ci
 
 test-all: $(STAMP) lint  ## the long tests too

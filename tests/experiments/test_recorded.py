@@ -99,3 +99,16 @@ def test_a_recording_keeps_to_the_budget(name, recordings):
     assert recordings == [True]
     trained(variants.get(name), memory=least - 1)
     assert recordings == [True]
+
+
+@pytest.mark.parametrize("name", ["apollo", "channel-secant", "muon"])
+def test_gradients_that_lie_transposed(name, monkeypatch):
+    w = torch.randn(5, 3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def loss(params, batch):
+        return (w * params["a"].permute(3, 1, 2, 0)).square().sum()
+
+    params = {"a": torch.ones(4, 3, 2, 5, dtype=torch.float64)}
+    fast = trained(variants.get(name), loss, params=params)
+    monkeypatch.setattr(recorded, "fits", lambda *_: False)
+    assert equal(fast, trained(variants.get(name), loss, params=params))
