@@ -86,7 +86,7 @@ COMPOSED = {
 
 
 @pytest.mark.filterwarnings("ignore:recipe .* has no graph")
-@pytest.mark.parametrize(("change", "backend"), each_backend(COMPOSED, compiled="outside"))
+@pytest.mark.parametrize(("change", "backend"), each_backend(COMPOSED))  # compiled blocks from outside: test_selfcheck
 def test_compositions_and_blocks_from_outside(change, backend):
     recipe = variants.get("apollo").replace(**COMPOSED[change])
     assert_alike(trajectory(recipe, torch.float64, backend), reference(recipe, torch.float64), torch.float64)

@@ -1,6 +1,5 @@
 """The scripts of benchmarks, run on the CPU as far as that goes: they refuse politely, and can tell a wrong trajectory."""
 
-import gc
 import weakref
 
 import pytest
@@ -51,5 +50,4 @@ def test_the_table_of_make_bench(monkeypatch):
     assert "apollo compiled" in measure.table(list(rows.values()))
     kept = [weakref.ref(g) for pairs in run.gradients.values() for _, g in pairs]
     run.close()
-    gc.collect()
     assert not any(each() is not None for each in kept)

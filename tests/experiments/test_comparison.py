@@ -216,8 +216,8 @@ def test_another_task_or_another_code_is_another_run(tmp_path, monkeypatch):
         module.write_text(text.format(factor=factor))
         code = (
             f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom sandbox.experiments.compare import compare\n"
-            f"print(compare(['edited_block:recipe'], 'quadratic', out={str(tmp_path / 'edited')!r}, seeds=2, rates=1, steps=20)"
-            ".summaries[0].train_loss)"
+            f"print(compare(['edited_block:recipe'], 'quadratic', out={str(tmp_path / 'edited')!r}, seeds=2, rates=1, steps=20, "
+            "vectorised=False).summaries[0].train_loss)"
         )
         found = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, check=True)
         losses.append(float(found.stdout))

@@ -174,15 +174,16 @@ def test_what_cannot_be_batched_runs_in_a_loop_and_says_why():
     np.testing.assert_allclose(found.evaluations["train_loss"][:4], found.evaluations["train_loss"][4:], rtol=1e-12)
 
 
-def test_compiled_equals_eager():
+@pytest.mark.parametrize("name", ["apollo", pytest.param("amsgrad", marks=pytest.mark.slow)])
+def test_compiled_equals_eager(name):
     """And the graph is compiled once for two runs of the same shapes."""
     from sandbox.ensemble import compiled
 
     options = {"lr": [0.01, 0.02, 0.05], "seeds": 2, "steps": 8, "probes": ["direction_norm"], "every": 4}
-    eager = ensemble.run("apollo", TASK, **options)
+    eager = ensemble.run(name, TASK, **options)
     known = len(compiled._COMPILED)
     for _ in range(2):
-        fast = ensemble.run("apollo", TASK, compiled=True, **options)
+        fast = ensemble.run(name, TASK, compiled=True, **options)
         np.testing.assert_allclose(fast.loss, eager.loss, rtol=1e-11)
         for n in SHAPES:
             close(fast.params[n], eager.params[n])
