@@ -35,7 +35,8 @@ LONG = {
 
 
 # Rounding grows: one bit of one entry changed at the start moves zhu's trajectory by 1e-13 at step 9, by 1e-6 at step 29.
-CHAOTIC = {"no-stepsize-correction": 9, "zhu": 9, "bfgs": 5, "res": 5}
+# Compared are so many steps and no states: those of sr1 hold s - Hy, which is rounding alone once H is exact.
+CHAOTIC = {"no-stepsize-correction": 9, "zhu": 9, "bfgs": 4, "res": 5, "sr1": 30}
 
 
 def cases():
