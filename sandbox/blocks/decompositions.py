@@ -1,9 +1,20 @@
-"""Decompositions that give NaN where a matrix is not finite, as operations by element do; torch.linalg raises there."""
+"""Matrices of inner products; and decompositions that give NaN where a matrix is not finite, as operations by element do
+(torch.linalg raises there)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
+
+
+def gram(columns: Sequence[Tensor], total: Callable[[Tensor], Tensor]) -> Tensor:
+    """G = MᵀM (…, n, n) of n columns of one shape; total: the sum over a scope, (…).  Each product is taken once."""
+    n = len(columns)
+    # G_ij = Σ m_i m_j
+    dots = {(i, j): total(columns[i] * columns[j]) for i in range(n) for j in range(i + 1)}
+    return torch.stack([torch.stack([dots[max(i, j), min(i, j)] for j in range(n)], -1) for i in range(n)], -2)
 
 
 def eigh(A: Tensor) -> tuple[Tensor, Tensor]:

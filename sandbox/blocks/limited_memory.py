@@ -14,7 +14,7 @@ from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
 
 # Pairs whose sums are taken in one pass over memory.  One by one, each of 2h sums waits for the one before: a compiled step of
-# ten pairs then takes three times as long.
+# ten pairs then takes nearly three times as long.
 TOGETHER = 10
 
 
@@ -31,7 +31,7 @@ class TwoLoop(Solve):
     scale where D comes from it.
 
     memory: h ≥ 0, number of pairs; 0 is `Divide`.  tiny ≥ 0, in units of sᵀy; least ≥ 0, in units of curvature.
-    Keeps 2h words a parameter, and d; and a scope's ρ_k and s_kᵀy_j, within each ten pairs, where j is newer.
+    Keeps 2h words a parameter, and d; for each scope also ρ_k, and s_kᵀy_j of pairs in the same ten, j the newer.
     """
 
     memory: int = 10

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sandbox import suggest
 from sandbox.blocks.base import ELEMENT, SCOPE, Flow, block
-from sandbox.blocks.decompositions import solve
+from sandbox.blocks.decompositions import gram, solve
 from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
 
@@ -156,8 +156,7 @@ class RegularizedBFGS(Solve):
         W = [state[f"{name}{k}"] * (root if name == "v" else 1 / root) for name in ("v", "r") for k in reversed(range(h))]
         u = x.u / root
         # G = WᵀW
-        dots = {(i, j): total(W[i] * W[j]) for i in range(2 * h) for j in range(i + 1)}
-        G = torch.stack([torch.stack([dots[max(i, j), min(i, j)] for j in range(2 * h)], -1) for i in range(2 * h)], -2)
+        G = gram(W, total)
         K, c = self._small(G)
         # B⁻¹u = (u - W (c + K G)⁻¹ K Wᵀu) / c
         Wu = torch.stack([total(w * u) for w in W], -1)[..., None]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, Flow, block
-from sandbox.blocks.decompositions import eigh
+from sandbox.blocks.decompositions import eigh, gram
 from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Solve
 
@@ -50,9 +50,7 @@ class FullMatrix(Solve):
         u = x.value
         columns = [u, *list(state.values())[:-1]]
         # G = Mᵀ M, with M = [u_t, u_{t-1}, …]/√w
-        dots = {(i, j): x.scope.sum(columns[i] * columns[j]) for i in range(self.window) for j in range(i + 1)}
-        rows = [torch.stack([dots[max(i, j), min(i, j)] for j in range(self.window)], -1) for i in range(self.window)]
-        G = torch.stack(rows, -2) / x.c.filled
+        G = gram(columns, x.scope.sum) / x.c.filled
         # U σ Uᵀ = G + δ I
         sigma, U = eigh(G + self.ridge * torch.eye(self.window, dtype=G.dtype, device=G.device))
         root = sigma.clamp(min=self.ridge).sqrt()

@@ -120,7 +120,7 @@ class Lockstep:
 
             return compiled(self.group, self.task, function, inputs)
         if self._recorded is None:
-            # a function of t may be anybody's
+            # a function of t is a user's code, and called at every step
             fixed = not any(self.recipe.of(p[0, 0]).has_schedules for p in pytree.tree_leaves(self.params))
             small = recorded.fits(self.params, self.plan.memory)
             self._recorded = recorded.step_of(self.group, self._loss) if small and fixed else function

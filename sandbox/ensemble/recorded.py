@@ -1,6 +1,6 @@
-"""The step of a grid of small members: losses under vmap as ever, and the update as a list of operators, recorded once.
+"""The step of a grid of small members: losses run under vmap, the update as a list of operators that is recorded once.
 
-For a few thousand parameters an update under two vmaps is the time that Python takes for it.
+With a few thousand parameters, nearly all the time of an update under two vmaps is Python's.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def fits(params: Any, memory: int) -> bool:
 
 
 def step_of(group: Group, loss: Loss) -> Callable[..., Any]:
-    """What `grid.over_grid(grid.member_step(…))` is without probes, bit for bit; for members of one form."""
+    """What `grid.over_grid(grid.member_step(…))` is without probes, bit for bit."""
     first = over_grid(first_look(group, loss), (CONFIGURATION, MEMBER, MEMBER, SEED, SEED))
     second = over_grid(second_look(group, loss), (CONFIGURATION, MEMBER, MEMBER, SEED))
     recipe = group.recipe([float(v[0]) for v in group.varied])
-    looks_at_state = bool(recipe.second_order or recipe.basis.factors)  # what goes through vmap costs time
+    looks_at_state = bool(recipe.second_order or recipe.basis.factors)  # else it need not pass through vmap, which takes time
     update: Callable[..., Any] | None = None
 
     def step(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
@@ -63,12 +63,12 @@ def _update(group: Group, arguments: Any) -> Callable[..., Any]:
         return out
 
     try:
-        # sizes of which no multiples are equal
+        # sizes that identify an axis: their ratios 3/2, 5/3 and, of the product, 5/2 differ
         graph = record(flat, _sample(arguments, 2, 3), _sample(arguments, 3, 5), batch=2)
     except NotRecordable:
         return whole
     for node in graph.graph.nodes:
-        node.meta.clear()  # the values seen
+        node.meta.clear()  # it holds the values of the recording
 
     def run(*arguments: Any) -> Any:
         # a gradient may lie transposed; the recorded one did not

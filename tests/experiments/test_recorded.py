@@ -11,7 +11,7 @@ from sandbox.ensemble import recorded
 from tests.experiments.bowl import TASK
 from tests.light import each, light
 
-# With a state handed on to another (amsgrad), a second look, a Hessian's products, matrices in two steps, a fixed history
+# Among them: states returned in another order, a second look, products with a Hessian, matrices beside vectors, a history
 FEW = ["apollo", "amsgrad", "olbfgs", "adahessian", "muon", "soap", "lbfgs"]
 
 
@@ -52,7 +52,7 @@ def test_every_variant(name, recordings, monkeypatch):
 
 
 def test_numbers_that_differ_and_the_probed_steps(recordings, monkeypatch):
-    """Only steps without probes are recorded; sizes of the recording are none of the grid's."""
+    """Steps that probes look at are not recorded; the grid has other sizes than the recording."""
     base = variants.get("apollo")
     recipes = [base.replace(**{"rectifier.sigma": s, "moment.beta": b}) for s, b in ((0.01, 0.9), (0.1, 0.5), (0.3, 0.8))]
 
