@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -31,6 +32,7 @@ class Lockstep:
 
     def __init__(self, plan: Plan, group: Group, seeds: list[int], *, batched: bool = True) -> None:
         self.plan, self.task, self.batched = plan, plan.task, batched
+        self._loss = functools.partial(plan.task.apply, plan.task.loss)  # no method: what keeps it would keep all of this
         configs = len(group.configs)
         starts = grid.stack([plan.task.init(seed) for seed in seeds])
         self.device = pytree.tree_leaves(starts)[0].device
@@ -89,9 +91,6 @@ class Lockstep:
             one = grid.member_step(self.group, self._loss, probes, need(probes, "D_old"))
             self._steps[look] = grid.over_grid(one) if self.batched else grid.alone(one)
         return self._steps[look]
-
-    def _loss(self, params: Any, batch: Any) -> Tensor:
-        return self.task.apply(self.task.loss, params, batch)
 
     @interrupts.postponed()
     def look_ahead(self, batch: tuple[Any, Any]) -> Any:

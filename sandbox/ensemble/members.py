@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from sandbox.recipe import Recipe
 
 if TYPE_CHECKING:
     import polars as pl
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +64,26 @@ def structure(spec: Any) -> tuple[Any, ...]:
     return spec, tuple(classes(spec))
 
 
+def _numbers(recipe: Recipe) -> tuple[list[float], Any]:
+    """Its numbers but the rate, and its structure."""
+    leaves, spec = pytree.tree_flatten(recipe.at_rate(1.0))
+    return [float(leaf) for leaf in leaves], spec
+
+
+def _once_each(configs: Sequence[Config], function: Callable[[Recipe], T]) -> list[T]:
+    """function(recipe) of each, called once for all rates of a recipe: of a thousand rates it would take most of the time."""
+    known = {id(config.recipe): config.recipe for config in configs}
+    found = {key: function(recipe) for key, recipe in known.items()}
+    return [found[id(config.recipe)] for config in configs]
+
+
 def groups(configs: Sequence[Config]) -> list[Group]:
     """Configurations of equal structure together; numbers that all of them share stay numbers."""
     found: dict[Any, tuple[Any, list[int], list[list[Any]]]] = {}
-    for place, config in enumerate(configs):
-        leaves, spec = pytree.tree_flatten(config.recipe.at_rate(1.0))
+    for place, (row, spec) in enumerate(_once_each(configs, _numbers)):
         _, places, rows = found.setdefault(structure(spec), (spec, [], []))
         places.append(place)
-        rows.append([float(leaf) for leaf in leaves])
+        rows.append(row)
     made = []
     for spec, places, rows in found.values():
         fixed: list[Any] = []
@@ -98,7 +112,7 @@ def table(configs: Sequence[Config], seeds: Sequence[int]) -> pl.DataFrame:
     """A row a member: "member", "variant", every number that some configurations do not share, "lr" and "seed"."""
     import polars as pl
 
-    numbers = [config.recipe.hyperparameters() for config in configs]
+    numbers = _once_each(configs, Recipe.hyperparameters)
     names = {name: None for row in numbers for name in row if name != "lr" and not name.startswith("lr.")}
     differ = [name for name in names if len({_plain(row.get(name)) for row in numbers}) > 1]
     rows = []

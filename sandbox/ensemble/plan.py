@@ -64,16 +64,17 @@ class Plan:
 
     def chunks(self, group: Group) -> tuple[list[tuple[Group, list[int]]], str | None]:
         """(configurations, seeds) to run together, and why they cannot be batched, if so."""
-        each = [(group.part(i, i + 1), [seed]) for i in range(len(group.configs)) for seed in self.seeds]
+        seeds, configs = len(self.seeds), len(group.configs)
         memory.whole("memory (in bytes)", self.memory)
         try:
-            one, more = self._bytes(group, 1), self._bytes(group, 2)
+            one = self._bytes(group, 1)
+            # what members share is in `one` too: so many of it are enough for all
+            more = one if one * seeds * configs <= self.memory else self._bytes(group, 2)
         except grid.Unbatchable as error:
-            return each, str(error)
+            return [(group.part(i, i + 1), [seed]) for i in range(configs) for seed in self.seeds], str(error)
         if one > self.memory:
             raise ValueError(f"memory must be at least {one:,} bytes, what one member takes here, got {self.memory:,}")
         together = 1 + int((self.memory - one) // max(more - one, 1))
-        seeds, configs = len(self.seeds), len(group.configs)
         # all seeds of some configurations, or some seeds of one; chunks of equal size, so that a graph serves them all
         if together >= seeds:
             size = _even(configs, together // seeds)
@@ -83,12 +84,23 @@ class Plan:
         some = [self.seeds[i : i + size] for i in range(0, seeds, size)]
         return [(group.part(i, i + 1), s) for i in range(configs) for s in some], None
 
+    def refusal(self, group: Group) -> str | None:
+        """Why its members cannot be batched; None where they can."""
+        grids = self._first(group, 1)
+        try:
+            grids.look_ahead(grids.batch())
+        except grid.Unbatchable as error:
+            return str(error)
+        return None
+
+    def _first(self, group: Group, members: int) -> Lockstep:
+        """`members` copies of the first configuration."""
+        numbers = [v[:1].repeat(members) for v in group.varied]
+        return Lockstep(self, dataclasses.replace(group, configs=group.configs[:1] * members, varied=numbers), self.seeds[:1])
+
     def _bytes(self, group: Group, members: int) -> int:
         """What `members` copies of the first configuration take at once: in a step and in an evaluation."""
-        some = dataclasses.replace(
-            group, configs=group.configs[:1] * members, varied=[v[:1].repeat(members) for v in group.varied]
-        )
-        grids = Lockstep(self, some, self.seeds[:1])
+        grids = self._first(group, members)
         given = sum(x.numel() * x.element_size() for x in pytree.tree_leaves((grids.state, grids.params)))
         batch = grids.batch()
         step = memory.peak(lambda: grids.look_ahead(batch))

@@ -158,8 +158,7 @@ def run(
 
 def refusal(recipe: Recipe, task: Task) -> str | None:
     """Why the recipe cannot be batched on the task; None where it can."""
-    plan = Plan(task, [0], 1, [1.0], 0, {}, 1, False, 1 << 40)
-    return plan.chunks(groups([Config(recipe, 0.0)])[0])[1]
+    return Plan(task, [0], 1, [1.0], 0, {}, 1, False, 1).refusal(groups([Config(recipe, 0.0)])[0])
 
 
 def _assembled(

@@ -14,15 +14,15 @@ class Bowl(tasks.PureTask):
     name, about, convex, metric, higher_is_better, steps = "bowl", "", False, "loss", False, 12
     dtype = torch.float64
 
-    def __init__(self):
-        draw = torch.Generator().manual_seed(0)
-        self.h = {n: 5 * torch.rand(s, generator=draw, dtype=torch.float64) + 0.1 for n, s in SHAPES.items()}
-        self.w = {n: torch.randn(s, generator=draw, dtype=torch.float64) for n, s in SHAPES.items()}
+    def __init__(self, shapes=None):
+        draw, self.shapes = torch.Generator().manual_seed(0), shapes or SHAPES
+        self.h = {n: 5 * torch.rand(s, generator=draw, dtype=torch.float64) + 0.1 for n, s in self.shapes.items()}
+        self.w = {n: torch.randn(s, generator=draw, dtype=torch.float64) for n, s in self.shapes.items()}
 
     def _draw(self, seed, scale):
         draw = torch.Generator().manual_seed(seed)
         while True:
-            yield {n: scale * torch.randn(s, generator=draw, dtype=torch.float64) for n, s in SHAPES.items()}
+            yield {n: scale * torch.randn(s, generator=draw, dtype=torch.float64) for n, s in self.shapes.items()}
 
     def init(self, seed):
         return next(self._draw(seed, 1.0))
@@ -31,7 +31,7 @@ class Bowl(tasks.PureTask):
         return self._draw(seed + 100, 0.3)
 
     def full(self, split):
-        return {n: torch.zeros(s, dtype=torch.float64) for n, s in SHAPES.items()}
+        return {n: torch.zeros(s, dtype=torch.float64) for n, s in self.shapes.items()}
 
     def loss(self, params, batch):
         return sum(
