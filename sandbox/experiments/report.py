@@ -50,7 +50,7 @@ def write(result: Comparison) -> None:
         ("curves.png", "Training loss", figures.curves),
         ("rates.png", "Validation loss over the rate", figures.rates),
     ):
-        data = _drawn(result, draw)
+        data = drawn(result, draw)
         pictures.append((heading, base64.b64encode(data).decode()))
         with atomically(result.folder / name) as path:
             path.write_bytes(data)
@@ -58,7 +58,8 @@ def write(result: Comparison) -> None:
         path.write_text(page(result, pictures))
 
 
-def _drawn(result: Comparison, draw: Any) -> bytes:
+def drawn(result: Comparison, draw: Any) -> bytes:
+    """One picture, a PNG file."""
     figure, held = figures.figure(7.5, 4.6), io.BytesIO()
     draw(result, figure.subplots())
     figure.savefig(held, format="png")

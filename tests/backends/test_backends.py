@@ -57,12 +57,18 @@ def test_equal_to_the_reference(name, backend, dtype):
     assert_alike(one, two, dtype)
 
 
-@pytest.mark.parametrize(
-    "name", ["apollo", "scale-invariant", "apollow", "global-secant", "channel-secant", "adahessian", "adam"]
-)
-@pytest.mark.parametrize(
-    ("first", "then"), [("compiled", "eager"), ("eager", "compiled"), ("scripted", "reference"), ("reference", "scripted")]
-)
+CROSSED = [("compiled", "eager"), ("eager", "compiled"), ("scripted", "reference"), ("reference", "scripted")]
+
+
+def crossings():
+    """`make test` compiles none that the comparison above does not compile."""
+    for name in ("apollo", "scale-invariant", "apollow", "global-secant", "channel-secant", "adahessian", "adam"):
+        for way in CROSSED:
+            slow = "compiled" in way and name not in MECHANISMS
+            yield pytest.param(name, *way, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(("name", "first", "then"), crossings())
 def test_checkpoints_cross_backends(name, first, then):
     recipe = variants.get(name)
     assert_alike(trajectory(recipe, torch.float64, first, then), reference(recipe, torch.float64), torch.float64)

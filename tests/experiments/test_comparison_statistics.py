@@ -23,6 +23,7 @@ def settings(**changes):
     return Run(**{**dict(task="", method="", lr=0.01, seed=0, role="final", steps=10, at=(10,)), **changes})
 
 
+@pytest.mark.usefixtures("drawn")
 def test_divergence_is_an_outcome(tmp_path):
     """A rate grid far above what is stable: infinite losses, counted, in the table and the pictures, no crash."""
     wild = variants.get("sgd").replace(lr=1e4, name="wild")

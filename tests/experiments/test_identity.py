@@ -147,6 +147,15 @@ def test_probes_of_ones_own(write, tmp_path):
     assert means[1] == pytest.approx(100 * means[0])
 
 
+def test_a_block_that_was_edited_is_another_run(write, tmp_path):
+    losses = []
+    for factor in (1, 10):
+        recipe = write(edited_recipe=RECIPE, edited_base=BASE.format(factor=factor)).recipe()
+        found = compare([recipe], "quadratic", seeds=2, rates=1, steps=20, vectorised=False, out=tmp_path / "out")
+        losses.append(found.summaries[0].train_loss)
+    assert losses[0] != losses[1]
+
+
 def test_the_same_in_every_process():
     """Also where Python orders sets otherwise, and with bytecode from disk or not."""
     text = (
