@@ -14,7 +14,7 @@ from tests.backends.trajectories import assert_alike, reference, trajectory
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 
-@pytest.mark.parametrize("name", ["apollo", "apollow", "adam"])
+@pytest.mark.parametrize("name", ["apollo", "adamw", pytest.param("apollow", marks=pytest.mark.slow)])
 def test_flat(name):
     recipe = variants.get(name)
     assert_alike(trajectory(recipe, torch.float64, "compiled", flat=True), reference(recipe, torch.float64), torch.float64)

@@ -65,7 +65,7 @@ def test_parameters_changed_from_outside_are_seen():
         for p in problem.params if step else ():
             p.data.clamp_(-0.5, 0.5)
 
-    assert_backends_agree("apollow", 4, clamp)
+    assert_backends_agree("adamw", 4, clamp)
 
 
 def test_parameters_that_get_another_storage():
