@@ -19,8 +19,10 @@ from tests.problem import Torchs
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 
-# Graphs that take Inductor a quarter of a minute each; `make test` has none of them here.
+# Graphs that take Inductor long, or ask nothing of it that others do not; `make test` has none of them here.
 LONG = {
+    "adan",
+    "coordinate-secant",
     "sdlbfgs",
     "sdlbfgs-paper",
     "adaqn",

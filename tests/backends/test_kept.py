@@ -30,7 +30,7 @@ def entries(folder):
     return sorted(Path(folder, "apollo-sandbox").glob("*.json"))
 
 
-def steps(recipe="apollo"):
+def steps(recipe="adamw"):
     """Three steps, compiled and in the reference form."""
     found = []
     for backend in ("compiled", "reference"):
@@ -43,15 +43,15 @@ def steps(recipe="apollo"):
     return found
 
 
-def assert_right(recipe="apollo"):
-    mine, right = steps(recipe)
+def assert_right():
+    mine, right = steps()
     torch.testing.assert_close(mine, right, rtol=1e-11, atol=1e-13)  # sums in another order
 
 
 def test_another_process_does_without_inductor(tmp_path):
     """The first compiles and keeps, the second makes the same steps, to the bit, and never imports Inductor."""
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", STEP, "apollo"]
+    command = [sys.executable, "-c", STEP, "adamw"]
     said = [subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout for _ in range(2)]
     (first, compiles), (second, compiles_again) = (text.rsplit(maxsplit=1) for text in said)
     assert first == second
@@ -60,7 +60,7 @@ def test_another_process_does_without_inductor(tmp_path):
 
 def test_a_damaged_entry_is_made_again(own_cache, tmp_path):
     """Another step's code in its place, a library that is gone, half a file: noticed, and right all the same."""
-    steps("adamw")
+    steps("sgd")
     (other,) = entries(tmp_path)
     steps()
     (mine,) = set(entries(tmp_path)) - {other}

@@ -51,8 +51,10 @@ class Sdlbfgs:
         return d / np.linalg.norm(d) / np.sqrt(t)
 
 
-@pytest.mark.parametrize("memory", [100, 7])
-@pytest.mark.parametrize("backend", ["eager", "scripted"])
+@pytest.mark.parametrize(
+    ("memory", "backend"),
+    [(7, "eager"), (7, "scripted"), (100, "eager"), pytest.param(100, "scripted", marks=pytest.mark.slow)],
+)
 def test_sdlbfgs_is_its_published_codes_recursion(memory, backend):
     if backend == "scripted" and memory == 100:
         memory = 12  # a script of a hundred pairs takes a minute to make
