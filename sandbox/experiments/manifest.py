@@ -78,7 +78,7 @@ def environment() -> dict[str, Any]:
         "versions": versions,
         "git_revision": _revision(),
         "machine": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
-        "command": sys.argv,
+        "command": [Path(*sys.argv[:1]).name, *sys.argv[1:]],  # where the program lies says nothing about a run
     }
 
 
