@@ -32,7 +32,7 @@ class Lockstep:
 
     def __init__(self, plan: Plan, group: Group, seeds: list[int], *, batched: bool = True) -> None:
         self.plan, self.task, self.batched = plan, plan.task, batched
-        self._loss = functools.partial(plan.task.apply, plan.task.loss)  # no method: what keeps it would keep all of this
+        self._loss = functools.partial(plan.task.apply, plan.task.loss)  # a method of this would make a cycle: steps hold it
         configs = len(group.configs)
         starts = grid.stack([plan.task.init(seed) for seed in seeds])
         self.device = pytree.tree_leaves(starts)[0].device

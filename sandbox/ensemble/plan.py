@@ -68,7 +68,7 @@ class Plan:
         memory.whole("memory (in bytes)", self.memory)
         try:
             one = self._bytes(group, 1)
-            # what members share is in `one` too: so many of it are enough for all
+            # what members share is counted in `one`, so this many times `one` is more than they need
             more = one if one * seeds * configs <= self.memory else self._bytes(group, 2)
         except grid.Unbatchable as error:
             return [(group.part(i, i + 1), [seed]) for i in range(configs) for seed in self.seeds], str(error)

@@ -19,7 +19,7 @@ from tests.problem import Torchs
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 
-# Graphs that take Inductor long, or ask nothing of it that others do not; `make test` has none of them here.
+# Graphs that take Inductor long, or that ask nothing of it that others do not ask; `make test` compiles none of them here.
 LONG = {
     "adan",
     "coordinate-secant",
@@ -63,7 +63,7 @@ CROSSED = [("compiled", "eager"), ("eager", "compiled"), ("scripted", "reference
 
 
 def crossings():
-    """`make test` compiles none that the comparison above does not compile."""
+    """`make test` compiles only what the comparison above compiles, too."""
     for name in ("apollo", "scale-invariant", "apollow", "global-secant", "channel-secant", "adahessian", "adam"):
         for way in CROSSED:
             slow = "compiled" in way and name not in MECHANISMS

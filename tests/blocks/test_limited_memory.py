@@ -53,11 +53,14 @@ class Sdlbfgs:
 
 @pytest.mark.parametrize(
     ("memory", "backend"),
-    [(7, "eager"), (7, "scripted"), (100, "eager"), pytest.param(100, "scripted", marks=pytest.mark.slow)],
+    [
+        (7, "eager"),
+        (7, "scripted"),
+        (100, "eager"),
+        pytest.param(12, "scripted", marks=pytest.mark.slow),
+    ],  # a hundred: a minute
 )
 def test_sdlbfgs_is_its_published_codes_recursion(memory, backend):
-    if backend == "scripted" and memory == 100:
-        memory = 12  # a script of a hundred pairs takes a minute to make
     recipe = variants.get("sdlbfgs").replace(solve=UnitLength(inner=TwoLoop(memory=memory, damped=True, tiny=1e-30)))
     assert follow(recipe, Sdlbfgs(memory), 0.5, 60 if backend == "eager" else 20, backend) < 1e-11
 

@@ -77,6 +77,7 @@ def test_files_and_resuming(tmp_path, monkeypatch):
     assert manifest["chosen_rates"]["sgd"] == first.summaries[1].lr
     assert {"torch", "numpy"} <= set(manifest["environment"]["versions"])
     assert manifest["environment"]["machine"]["processor"]
+    assert os.sep not in manifest["environment"]["command"][0]
     for name in ("curves.png", "rates.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
     assert "| apollo |" in (tmp_path / "table.md").read_text()

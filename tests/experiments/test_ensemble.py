@@ -201,7 +201,7 @@ def test_compiled_equals_eager(name):
     from sandbox.ensemble import compiled
 
     options = {"lr": [0.01, 0.02, 0.05], "seeds": 2, "steps": 8, "probes": ["direction_norm"], "every": 4}
-    task = Bowl({"a": (4, 3), "c": ()})  # six tensors take Inductor three times as long
+    task = Bowl({"a": (4, 3), "c": ()})  # all six tensors would take Inductor twice as long
     eager = ensemble.run(name, task, **options)
     known = len(compiled._COMPILED)
     for _ in range(2):
