@@ -40,7 +40,8 @@ class Cohort:
         views = iter(self._numbers.view(-1).unbind())
         for state in states:
             state.update({name: next(views) for name in last})
-        self._version = self._numbers._version
+        # written past the version counter, so that it tells of others only, and without two calls of torch in every step
+        self._values, self._version = self._numbers.numpy(), self._numbers._version
 
     @property
     def steps(self) -> int:
@@ -70,8 +71,7 @@ class Cohort:
     def advance(self, applied: Mapping[str, float]) -> None:
         """Counts a step and keeps the hyperparameters with which it was made."""
         self.last = {"step": self.last["step"] + 1, **applied}
-        self._numbers.copy_(torch.tensor(list(self.last.values()), dtype=torch.float64, device="cpu"))
-        self._version = self._numbers._version
+        self._values[:] = list(self.last.values())
 
     def unchanged(self) -> bool:
         """Whether nothing else has written to the host numbers since the last step."""

@@ -227,8 +227,11 @@ class Plan:
 
     def load(self, step: Step, values: list[float], t: int, *, check: bool) -> list[Tensor]:
         """Numbers and the gradients of small tensors, into the tensors that graphs read."""
-        for (dtype, _), numbers in self.numbers.items():
-            numbers.copy_(torch.tensor(values, dtype=dtype, device="cpu"))
+        for (dtype, device), numbers in self.numbers.items():
+            if device.type == "cpu":  # without two calls of torch in every step
+                numbers.numpy()[:] = values
+            else:
+                numbers.copy_(torch.tensor(values, dtype=dtype, device="cpu"))
         for key in self.keys.values():
             key.fill_(rounding.key(step.seed, t))
         for norm in self.norms.values():
@@ -272,7 +275,7 @@ class Plan:
             torch._foreach_copy_(views, [step.inputs[name][i] for i in small.indices])
             extra.append(made)
         if self.flat:
-            if [p.data_ptr() for p in small.params] != small.addresses:
+            if [*map(Tensor.data_ptr, small.params)] != small.addresses:
                 make_views(small)
         elif not small.steps_only:
             torch._foreach_copy_(small.theta_views, small.params)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -51,15 +51,14 @@ class Cohorts:
         if group["recipe"] is not self._base or present != self._present or not same_objects(group["params"], self._params):
             return False
         # fully_shard exchanges them, where a model is cast
-        if self._sharded and not same_objects(map(shards.local, self._params), self._locals):
+        if self._sharded and not same_objects([*map(shards.local, self._params)], self._locals):
             return False
         now = {(kind, *c.last.values()) for kind, c in zip(self._kinds, self.each, strict=True)}
         return all(c.unchanged() for c in self.each) and len(now) == len(self.each)
 
 
-def same_objects(one: Iterable[Any], two: Iterable[Any]) -> bool:
+def same_objects(one: Sequence[Any], two: Sequence[Any]) -> bool:
     """Whether two sequences hold the same objects in the same order; every step asks, so this runs in C."""
-    one, two = list(one), list(two)
     return len(one) == len(two) and all(map(operator.is_, one, two))
 
 
