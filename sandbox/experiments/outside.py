@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from sandbox import imports, lookup, suggest
-from sandbox.forms import toml
-from sandbox.optimizer import Optimizer
+from sandbox.experiments.ours import Ours
 from sandbox.recipe import Recipe
 
 _SPELLING = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)
@@ -98,10 +97,14 @@ class Outside:
         ):  # fmt: skip
             object.__setattr__(self, key, value)
 
+    @property
+    def _rest(self) -> Any:
+        return Ours(self.rest) if isinstance(self.rest, Recipe) else self.rest
+
     def fingerprint(self) -> str:
         """Of path, arguments and the version of the package."""
         version = _version(self.path.partition(":")[0].partition(".")[0])
-        rest = toml.fingerprint(self.rest) if isinstance(self.rest, Recipe) else self.rest and self.rest.fingerprint()
+        rest = self.rest and self._rest.fingerprint()
         text = repr((self.path, sorted((k, repr(v)) for k, v in self.options.items()), self.only, rest, version))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -158,12 +161,7 @@ class Outside:
                     found.append({**group, "params": params})
         made = [self._made(mine, lr)] if mine else []
         if others:
-            rest_lr = float(self.rest.lr) * lr / self.lr
-            if isinstance(self.rest, Outside):
-                made += self.rest.make(others, rest_lr, options)
-            else:
-                plain = [{"params": g["params"]} for g in others]
-                made.append(Optimizer(plain, self.rest, lr=rest_lr, **options))
+            made += self._rest.make(others, self._rest.lr * lr / self.lr, options)
         return made
 
     def _made(self, groups: list[dict[str, Any]], lr: float) -> Any:

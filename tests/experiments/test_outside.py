@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import sandbox
+import variants
 from sandbox import tasks
 from sandbox.experiments.methods import method
 from sandbox.experiments.outside import Outside, spelled
@@ -48,7 +49,7 @@ def test_torchs_optimizers_by_hand(text):
     matrices, vectors = ([p for p in model.parameters() if (p.ndim == 2) == is_matrix] for is_matrix in (True, False))
     if "Muon" in text:
         first = torch.optim.Muon(matrices, lr=0.01, momentum=0.9)
-        rest = sandbox.Optimizer(vectors, "adamw", lr=0.01)  # both defaults are 0.001
+        rest = sandbox.Optimizer(vectors, "adamw", lr=0.01, weight_decay=0.0)  # both default rates are 0.001
         optimizers = [first, rest]
     else:
         groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
@@ -146,3 +147,20 @@ def test_what_is_said_in_words():
 def test_bad_input(make, says):
     with pytest.raises((TypeError, ValueError), match=says):
         make()
+
+
+def test_the_rest_keeps_what_the_task_says_of_its_groups():
+    """Rates in proportion and decays of their own; also where the rest's rate is a function of t."""
+    matrix, *vectors = (torch.zeros(shape, requires_grad=True) for shape in ((2, 2), (2,), (3,)))
+    groups = [
+        {"params": [("matrix", matrix), ("first", vectors[0])], "lr_factor": 0.5},
+        {"params": [("second", vectors[1])], "weight_decay": 0.25},
+    ]
+    adamw = variants.get("adamw").replace(lr=0.01)
+    falling = adamw.replace(lr=lambda t: 1 / t, name="falling")
+    for rest, rates in ((adamw, [0.01, 0.02]), (falling, [1.0, 2.0])):
+        first, others = Outside(torch.optim.SGD, lr=0.1, only="matrices", rest=rest).make(groups, 0.2, {})
+        assert [g["lr"] for g in first.param_groups] == [0.1]
+        assert [g["lr"] if rest is adamw else g["lr"](1) for g in others.param_groups] == rates
+        assert [g["weight_decay"] for g in others.param_groups] == [adamw.decay.weight_decay, 0.25]
+        assert [g["params"] for g in others.param_groups] == [[p] for p in vectors]

@@ -1,0 +1,115 @@
+"""A recipe that takes part in an experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sandbox.blocks.number import show
+from sandbox.forms import toml
+from sandbox.optimizer import Optimizer
+from sandbox.optimizer.groups import paths
+from sandbox.recipe import Recipe
+
+Groups = list[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ours:
+    """A recipe.  Where its rate is a function of t, the rate of a run is a factor before it, 1 by default."""
+
+    recipe: Recipe
+
+    functions = 0
+
+    @property
+    def name(self) -> str:
+        """The recipe's."""
+        return self.recipe.name
+
+    @property
+    def lr(self) -> float:
+        """The default rate, or factor."""
+        return 1.0 if self.moving else float(self.recipe.lr)
+
+    @property
+    def moving(self) -> bool:
+        """Whether the rate is a function of t."""
+        return callable(self.recipe.lr) and not isinstance(self.recipe.lr, torch.Tensor)
+
+    @property
+    def second_order(self) -> bool:
+        """Whether a step makes a Hessian-vector product."""
+        return self.recipe.second_order
+
+    @property
+    def gradients_a_call(self) -> int:
+        """Gradients that a call of the closure takes, a Hessian-vector product counted as one."""
+        return 1 + len({"hessian", "product"} & set(self.recipe.inputs))
+
+    def fingerprint(self) -> str:
+        """Of blocks and numbers."""
+        try:
+            return toml.fingerprint(self.recipe)
+        except ValueError:  # a block or function of a script or notebook, which `identity` tells apart by its code
+            told = repr((self.recipe.structure(), {name: show(v) for name, v in self.recipe.hyperparameters().items()}))
+            return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+    def parts(self) -> Any:
+        """The objects on whose code a run depends."""
+        fields = [_fields(self.recipe), _fields(self.recipe.vectors)] if self.recipe.vectors else _fields(self.recipe)
+        return [fields, self.recipe.lr if self.moving else None]
+
+    def text(self) -> str:
+        """The recipe as TOML, or as an algorithm where a part of it has no import path."""
+        try:
+            return toml.dumps(self.recipe)
+        except ValueError:
+            return str(self.recipe)
+
+    def words(self) -> float:
+        """State words a parameter."""
+        return float(self.recipe.state_words)
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Numbers and slots that a search may vary, "lr" included."""
+        slots = {slot: getattr(self.recipe, slot) for slot in self.recipe.structure()}
+        return {"lr": self.lr, **self.recipe.hyperparameters(), **slots}
+
+    def replaced(self, values: Mapping[str, Any]) -> Ours:
+        """With other numbers and blocks, by dotted name; the name stays."""
+        return Ours(self.recipe.replace(**values, name=self.recipe.name)) if values else self
+
+    def allows(self, lr: float) -> bool:
+        """Whether the recipe's decay allows the rate."""
+        try:
+            self.recipe.decay.check_lr(lr)
+        except ValueError:
+            return False
+        return True
+
+    def make(self, groups: Groups, lr: float, options: Mapping[str, Any]) -> list[Any]:
+        """The optimizer of a run.  options: keyword arguments of `sandbox.Optimizer`."""
+        recipe, rate = self.recipe, lr
+        known = paths(recipe)
+        made = []
+        for group in groups:
+            own = {name: value for name, value in group.items() if name in known or name == "params"}
+            if "lr_factor" in group:
+                own["lr"] = scaled(recipe.lr, lr * group["lr_factor"]) if self.moving else rate * group["lr_factor"]
+            made.append(own)
+        rate = scaled(recipe.lr, lr) if self.moving else lr
+        return [Optimizer(made, recipe, lr=rate, **options)]
+
+
+def _fields(recipe: Recipe) -> list[Any]:
+    return [getattr(recipe, f.name) for f in dataclasses.fields(recipe) if f.name not in ("name", "lr", "vectors")]
+
+
+def scaled(rate: Any, factor: float) -> Any:
+    """factor · η(t)."""
+    return rate if factor == 1 else (lambda t: factor * rate(t))
