@@ -10,7 +10,7 @@ import sandbox
 import variants
 from sandbox import curvature, probes, tasks
 from sandbox.blocks import Curvature, block
-from sandbox.experiments import inspect_report, methods
+from sandbox.experiments import inspect_report, ours
 from sandbox.experiments.inspect import inspect
 from sandbox.probes import EVERYTHING
 from tests.experiments import networks
@@ -144,9 +144,9 @@ def test_seed_rate_backend_and_vectors_reach_the_run(monkeypatch):
         torch.testing.assert_close(one.params[name], p.detach(), rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(one.pairs[name].truth, truth[name].reshape(-1), rtol=1e-12, atol=1e-14)
     assert one.losses == [pytest.approx(float(task.loss(one.params, task.full("train"))), rel=1e-12)]
-    asked, original = [], methods.Optimizer
+    asked, original = [], ours.Optimizer
     monkeypatch.setattr(
-        methods, "Optimizer", lambda *a, backend, **o: asked.append(backend) or original(*a, backend="eager", **o)
+        ours, "Optimizer", lambda *a, backend, **o: asked.append(backend) or original(*a, backend="eager", **o)
     )
     small(["sgd"], backend="scripted", method="hutchinson", num_vectors=2)
     assert asked == ["scripted"]
