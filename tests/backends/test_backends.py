@@ -2,7 +2,7 @@
 
 Graphs are shared by all cases of one recipe and dtype: a new model compiles nothing.  Backends run with LARGE = 10, so that
 each case takes both ways, arena and large tensors, and in pieces of a row or eight entries.  `make test` takes the variants
-that bring a block, in float64 and scripts in float32 too, and compiles one of each mechanism; `make test-all` does the rest.
+that bring a block, in float64, and scripts or compiles one of each mechanism; `make test-all` does the rest.
 """
 
 import pytest
@@ -45,8 +45,9 @@ def cases():
     for name in NAMES:
         for backend in ("eager", "compiled", "scripted"):
             for dtype in (torch.float64, torch.float32):
-                costly = backend == "compiled" and (name in LONG or name not in MECHANISMS)
-                slow = [pytest.mark.slow] if costly or name not in COVERING or dtype == torch.float32 else []
+                few = COVERING if backend == "eager" else MECHANISMS
+                costly = name not in few or (backend == "compiled" and name in LONG)
+                slow = [pytest.mark.slow] if costly or dtype == torch.float32 else []
                 yield pytest.param(name, backend, dtype, id=f"{name}-{backend}-{str(dtype)[6:]}", marks=slow)
 
 

@@ -145,9 +145,7 @@ def test_seed_rate_backend_and_vectors_reach_the_run(monkeypatch):
         torch.testing.assert_close(one.pairs[name].truth, truth[name].reshape(-1), rtol=1e-12, atol=1e-14)
     assert one.losses == [pytest.approx(float(task.loss(one.params, task.full("train"))), rel=1e-12)]
     asked, original = [], ours.Optimizer
-    monkeypatch.setattr(
-        ours, "Optimizer", lambda *a, backend, **o: asked.append(backend) or original(*a, backend="eager", **o)
-    )
+    monkeypatch.setattr(ours, "Optimizer", lambda *a, backend, **o: asked.append(backend) or original(*a, backend="eager", **o))
     small(["sgd"], backend="scripted", method="hutchinson", num_vectors=2)
     assert asked == ["scripted"]
 

@@ -32,11 +32,13 @@ def test_a_beam_of_one_is_the_greedy_search(seed):
     assert decoding.beam_search(model, source, beam=1, longest=9) == decoding.greedy(model, source, longest=9)
 
 
-def log_p(model, source, words):
-    """log p of the words, PAD and BEGIN left out, by one pass."""
-    logits = model(source[None], torch.tensor([[BEGIN, *words[:-1]]]))[0].detach().clone()
-    logits[:, :2] = -torch.inf
-    return float(logits.log_softmax(-1)[range(len(words)), words].sum())
+def log_p(model, source, sequences):
+    """log p of sequences of one length, PAD and BEGIN left out, by one pass."""
+    words = torch.tensor(sequences)
+    begun = torch.cat([torch.full_like(words[:, :1], BEGIN), words[:, :-1]], 1)
+    logits = model(source.expand(len(words), -1), begun).detach().clone()
+    logits[..., :2] = -torch.inf
+    return logits.log_softmax(-1).gather(-1, words[..., None]).sum((1, 2)).tolist()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -49,9 +51,11 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences(length_power
     candidates += [list(words) for words in itertools.product(others, repeat=longest)]
     found = decoding.beam_search(model, source, beam=len(others) ** longest * 2, longest=longest, length_power=length_power)
     for row, words in zip(source, found, strict=True):
-        scores = [log_p(model, row, c) / len(c) ** length_power for c in candidates]
-        best = candidates[max(range(len(candidates)), key=scores.__getitem__)]
-        assert words == [w for w in best if w != END]
+        each = [list(same) for _, same in itertools.groupby(sorted(candidates, key=len), len)]
+        scores = {
+            tuple(c): p / len(c) ** length_power for same in each for c, p in zip(same, log_p(model, row, same), strict=True)
+        }
+        assert words == [w for w in max(scores, key=scores.__getitem__) if w != END]
 
 
 def test_sentences_do_not_disturb_one_another():
