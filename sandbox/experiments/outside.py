@@ -36,6 +36,7 @@ class Outside:
         default the factory's own.  name: default the factory's.
     only: "matrices" gives the factory the parameters with exactly two axes alone; `rest`, a recipe or another Outside, trains
         the others, at its own default rate times lr over this method's default: the two rates are tuned in one proportion.
+        Both keep what a task says of its groups (`Task.groups`).
         torch.optim.Muon takes nothing else, so there only="matrices" and rest="adamw" are the defaults.
     options: further keyword arguments of the factory.
     Raises TypeError for what cannot be called, ValueError for a rate that cannot be, and for `rest` without `only`.
