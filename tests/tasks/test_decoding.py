@@ -49,13 +49,12 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences(length_power
     others = range(3, vocabulary)
     candidates = [[*head, END] for n in range(longest) for head in itertools.product(others, repeat=n)]
     candidates += [list(words) for words in itertools.product(others, repeat=longest)]
+    lengths = [list(same) for _, same in itertools.groupby(sorted(candidates, key=len), len)]
     found = decoding.beam_search(model, source, beam=len(others) ** longest * 2, longest=longest, length_power=length_power)
     for row, words in zip(source, found, strict=True):
-        each = [list(same) for _, same in itertools.groupby(sorted(candidates, key=len), len)]
-        scores = {
-            tuple(c): p / len(c) ** length_power for same in each for c, p in zip(same, log_p(model, row, same), strict=True)
-        }
-        assert words == [w for w in max(scores, key=scores.__getitem__) if w != END]
+        scored = [(c, p) for same in lengths for c, p in zip(same, log_p(model, row, same), strict=True)]
+        best, _ = max(scored, key=lambda pair: pair[1] / len(pair[0]) ** length_power)
+        assert words == [w for w in best if w != END]
 
 
 def test_sentences_do_not_disturb_one_another():
