@@ -40,7 +40,7 @@ class Cohort:
         views = iter(self._numbers.view(-1).unbind())
         for state in states:
             state.update({name: next(views) for name in last})
-        # written past the version counter, so that it tells of others only, and without two calls of torch in every step
+        # NumPy writes past the version counter, which then counts what others write; and two calls of torch would cost more
         self._values, self._version = self._numbers.numpy(), self._numbers._version
 
     @property

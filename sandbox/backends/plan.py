@@ -228,7 +228,7 @@ class Plan:
     def load(self, step: Step, values: list[float], t: int, *, check: bool) -> list[Tensor]:
         """Numbers and the gradients of small tensors, into the tensors that graphs read."""
         for (dtype, device), numbers in self.numbers.items():
-            if device.type == "cpu":  # without two calls of torch in every step
+            if device.type == "cpu":  # two calls of torch would cost more
                 numbers.numpy()[:] = values
             else:
                 numbers.copy_(torch.tensor(values, dtype=dtype, device="cpu"))

@@ -15,8 +15,6 @@ from sandbox.optimizer import Optimizer
 from sandbox.optimizer.groups import paths
 from sandbox.recipe import Recipe
 
-Groups = list[dict[str, Any]]
-
 
 @dataclasses.dataclass(frozen=True)
 class Ours:
@@ -92,24 +90,24 @@ class Ours:
             return False
         return True
 
-    def make(self, groups: Groups, lr: float, options: Mapping[str, Any]) -> list[Any]:
+    def make(self, groups: list[dict[str, Any]], lr: float, options: Mapping[str, Any]) -> list[Any]:
         """The optimizer of a run.  options: keyword arguments of `sandbox.Optimizer`."""
-        recipe, rate = self.recipe, lr
-        known = paths(recipe)
+        known = paths(self.recipe)
         made = []
         for group in groups:
             own = {name: value for name, value in group.items() if name in known or name == "params"}
             if "lr_factor" in group:
-                own["lr"] = scaled(recipe.lr, lr * group["lr_factor"]) if self.moving else rate * group["lr_factor"]
+                own["lr"] = self._rate(lr * group["lr_factor"])
             made.append(own)
-        rate = scaled(recipe.lr, lr) if self.moving else lr
-        return [Optimizer(made, recipe, lr=rate, **options)]
+        return [Optimizer(made, self.recipe, lr=self._rate(lr), **options)]
+
+    def _rate(self, lr: float) -> Any:
+        """lr, or lr · η(t)."""
+        rate = self.recipe.lr
+        if not self.moving:
+            return lr
+        return rate if lr == 1 else (lambda t: lr * rate(t))
 
 
 def _fields(recipe: Recipe) -> list[Any]:
     return [getattr(recipe, f.name) for f in dataclasses.fields(recipe) if f.name not in ("name", "lr", "vectors")]
-
-
-def scaled(rate: Any, factor: float) -> Any:
-    """factor · η(t)."""
-    return rate if factor == 1 else (lambda t: factor * rate(t))

@@ -229,8 +229,8 @@ class Optimizer(Base):
             raise FloatingPointError("NaN or infinity in a gradient of the last batch at the point that the step has led to")
 
     def _state_entries(self) -> list[Any]:
-        """Every entry of every state, in order.  Every step compares them with what the last one left: what a dict refers to
-        comes as one list without a line of Python, its values alone where all its keys are texts."""
+        """The entries of all states, in order; each step compares them with those that the last one left.  A dict refers to
+        its values, and to keys that are no strings: here they come in one call."""
         return gc.get_referents(*self.state.values())
 
     def _planned(
