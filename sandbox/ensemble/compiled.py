@@ -13,6 +13,7 @@ from sandbox.backends import instructions
 from sandbox.backends.kernels import without_gc
 from sandbox.ensemble.arguments import BareLoss
 from sandbox.ensemble.members import structure
+from sandbox.ensemble.memory_order import InMemoryOrder, PoolsAsMeans
 
 _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
 
@@ -42,7 +43,8 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
         filled = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
-        out, out_spec = pytree.tree_flatten(function(*pytree.tree_unflatten(filled, spec)))
+        with InMemoryOrder(), PoolsAsMeans():
+            out, out_spec = pytree.tree_flatten(function(*pytree.tree_unflatten(filled, spec)))
         form[:] = [out_spec, [isinstance(x, torch.Tensor) for x in out]]
         return [x for x in out if isinstance(x, torch.Tensor)]
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sandbox import schedules
+from sandbox.ensemble import heap
 from sandbox.ensemble.arguments import configs_of, task_of
 from sandbox.ensemble.members import Config, groups, table
 from sandbox.ensemble.plan import Piece, Plan
@@ -71,6 +72,7 @@ class Ensemble:
         return self.members.with_columns(*(pl.Series(name, values) for name, values in columns.items()))
 
 
+@heap.kept()
 def run(
     recipes: str | Recipe | Sequence[str | Recipe],
     task: str | Task | Callable[[Any, Any], Tensor],
