@@ -13,7 +13,8 @@ from sandbox.backends import instructions
 from sandbox.backends.kernels import without_gc
 from sandbox.ensemble.arguments import BareLoss
 from sandbox.ensemble.members import structure
-from sandbox.ensemble.memory_order import InMemoryOrder, PoolsAsMeans
+from sandbox.ensemble.memory_order import InMemoryOrder
+from sandbox.ensemble.pooling import PoolsAsMeans
 
 _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from sandbox.ensemble import convolutions
 
 aten = torch.ops.aten
 LARGE = 2**16  # entries from which a call of its own pays for tanh
@@ -36,9 +36,9 @@ class InMemoryOrder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in (aten.convolution.default, aten.convolution_backward.default) and _image(args[0]):
+        if func in convolutions.RULES and args[0].dim() == 4 and args[0].device.type == "cpu":
             self.convolved = True
-            return _convolution(func, *args, **kwargs)
+            return convolutions.RULES[func](*args)
         if not self.convolved:
             return func(*args, **kwargs)
         if func in (aten.sum.dim_IntList, aten.mean.dim) and args[1] and _moved(args[0]):
@@ -46,18 +46,6 @@ class InMemoryOrder(TorchDispatchMode):
         if torch.Tag.pointwise in func.tags and not func._schema.is_mutable and "memory_format" not in kwargs:
             return _pointwise(func, args, kwargs)
         return func(*args, **kwargs)
-
-
-def _image(x: Tensor) -> bool:
-    return x.dim() == 4 and x.device.type == "cpu"
-
-
-def _convolution(func: Any, *args: Any) -> Any:
-    """Forward: input and weight, or backward: gradient and input with their channels last."""
-    first, second = (x.contiguous(memory_format=torch.channels_last) for x in args[:2])
-    out = func(first, second, *args[2:])
-    # a weight's gradient goes into the update, whose tensors have no channels
-    return out if isinstance(out, Tensor) else (out[0], *(g if g is None else g.contiguous() for g in out[1:]))
 
 
 def _reduced(func: Any, x: Tensor, axes: list[int], keepdim: bool = False, **kwargs: Any) -> Tensor:
@@ -108,32 +96,3 @@ def _moved(x: Tensor) -> bool:
 def _back(x: Tensor, order: list[int]) -> Tensor:
     """x, of axes in this order, with its axes in their own."""
     return x.permute([order.index(axis) for axis in range(x.dim())])
-
-
-class PoolsAsMeans(TorchFunctionMode):
-    """Average pooling without overlap as a mean over windows: vmap's own rule makes rows of the members, and so a copy."""
-
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        windows = _windows(*args, **kwargs) if func is torch._C._nn.avg_pool2d else None
-        return func(*args, **kwargs) if windows is None else windows.mean((-3, -1))
-
-
-def _windows(
-    input: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor | None:
-    """(…, h, kₕ, w, k_w) of images (…, h kₕ, w k_w), where windows tile them; else None.  The arguments are `avg_pool2d`'s."""
-    size, step, edge = (_pair(v) for v in (kernel_size, stride or kernel_size, padding))
-    if step != size or edge != (0, 0) or divisor_override or any(n % k for n, k in zip(input.shape[-2:], size, strict=True)):
-        return None
-    return input.unflatten(-1, (-1, size[1])).unflatten(-3, (-1, size[0]))
-
-
-def _pair(v: Any) -> tuple[int, int]:
-    return (v, v) if isinstance(v, int) else (v[0], v[-1])

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from sandbox import ensemble
 from sandbox.ensemble import memory_order
-from sandbox.ensemble.memory_order import InMemoryOrder, PoolsAsMeans
+from sandbox.ensemble.memory_order import InMemoryOrder
+from sandbox.ensemble.pooling import PoolsAsMeans
 
 aten = torch.ops.aten
 SHAPES = [(2, 3, 4), (1, 5), (3, 1, 2, 2), (7,), (2, 2, 3, 1, 2)]
@@ -168,7 +169,9 @@ def test_what_goes_into_a_convolution_is_no_copy():
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)  # sums of 512 products of order 1 in float32
         assert found.is_contiguous()  # as the state is that it meets in the update
     assert sources(make_fx(gradients)(params, batch)) == ["batch", "clone", "clone", "clone", "clone", "batch"]
-    assert sources(graph) == ["clone", "mean", "tanh_backward", "mean", "tanh_backward", "clone"]
+    assert sources(graph) == ["clone", "mean", *2 * ["tanh_backward"], "mean", "tanh_backward", "clone"]
+    masks = [node.args[-1] for node in graph.graph.nodes if node.target is aten.convolution_backward.default]
+    assert masks == 2 * [[False, True, False]]  # an input's gradient is not computed twice
 
 
 def test_tanh(monkeypatch):
