@@ -44,14 +44,13 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
         filled = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
-        with InMemoryOrder(), PoolsAsMeans():
-            out, out_spec = pytree.tree_flatten(function(*pytree.tree_unflatten(filled, spec)))
+        out, out_spec = pytree.tree_flatten(function(*pytree.tree_unflatten(filled, spec)))
         form[:] = [out_spec, [isinstance(x, torch.Tensor) for x in out]]
         return [x for x in out if isinstance(x, torch.Tensor)]
 
     tensors = [leaves[i] for i in places]
     with without_gc(), instructions.of_torch():
-        graph = torch._inductor.standalone_compile(make_fx(flat)(*tensors), tensors, dynamic_shapes="from_example_inputs")
+        graph = torch._inductor.standalone_compile(_traced(flat, tensors), tensors, dynamic_shapes="from_example_inputs")
 
     def run(tensors: list[torch.Tensor]) -> Any:
         found = iter(graph(*tensors))
@@ -59,3 +58,15 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
         return pytree.tree_unflatten([next(found) if is_tensor else None for is_tensor in present], out_spec)
 
     return run
+
+
+def _traced(flat: Callable[..., Any], tensors: list[torch.Tensor]) -> torch.fx.GraphModule:
+    def ordered(*tensors: torch.Tensor) -> list[Any]:
+        with InMemoryOrder(), PoolsAsMeans():
+            return flat(*tensors)
+
+    try:
+        return make_fx(ordered)(*tensors)
+    except RuntimeError:
+        # vmap makes no copy with channels last, and group_norm for one asks for it
+        return make_fx(flat)(*tensors)

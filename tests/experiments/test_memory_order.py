@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from sandbox import ensemble
-from sandbox.ensemble import memory_order
+from sandbox.ensemble import compiled, memory_order
 from sandbox.ensemble.memory_order import InMemoryOrder
 from sandbox.ensemble.pooling import PoolsAsMeans
 
@@ -193,19 +193,33 @@ def test_tanh(monkeypatch):
     assert traced()
 
 
+def test_a_network_that_cannot_be_ordered_is_traced_as_it_is():
+    """group_norm after a convolution asks vmap for a copy with channels last, which it does not make."""
+
+    def grouped(weight, batch):
+        return functional.group_norm(functional.conv2d(batch, weight), 2).square().mean()
+
+    weights, batch = torch.randn(3, 4, 2, 3, 3), torch.randn(5, 2, 8, 8)
+    gradients = vmap(grad(grouped), in_dims=(0, None))
+    with pytest.raises(RuntimeError, match="ChannelsLast"), InMemoryOrder():
+        gradients(weights, batch)
+    graph = compiled._traced(lambda *tensors: [gradients(*tensors)], [weights, batch])
+    torch.testing.assert_close(graph(weights, batch), [gradients(weights, batch)])
+
+
 @pytest.mark.slow
 def test_compiled(monkeypatch):
     monkeypatch.setattr(memory_order, "LARGE", 1)
     start = [p[0] for p in members(1)]
     batches = list(torch.from_numpy(np.random.default_rng(1).standard_normal((5, 8, 2, 8, 8))))
 
-    def trained(compiled):
+    def trained(fast):
         def stream(seed):
             return batches[seed:]
 
         return ensemble.run(
-            "sgd", network, params=start, batches=stream, lr=[0.1, 0.05], seeds=2, steps=3, compiled=compiled
+            "sgd", network, params=start, batches=stream, lr=[0.1, 0.05], seeds=2, steps=3, compiled=fast
         ).params
 
-    for fast, eager in zip(trained(True), trained(False), strict=True):
-        torch.testing.assert_close(fast, eager, rtol=1e-12, atol=1e-13)
+    for found, eager in zip(trained(True), trained(False), strict=True):
+        torch.testing.assert_close(found, eager, rtol=1e-12, atol=1e-13)
