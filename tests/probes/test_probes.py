@@ -35,8 +35,16 @@ def trained(recipe, backend, watch=None, steps=12, dtype=torch.float64, **option
     return problem.params
 
 
-@pytest.mark.parametrize("backend", sandbox.backends.NAMES)
-@pytest.mark.parametrize("name", ["apollo", "scale-invariant", "global-secant", "adahessian", "sgd"])
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        pytest.param(
+            name, backend, marks=[pytest.mark.slow] if backend == "compiled" and name in ("scale-invariant", "sgd") else []
+        )
+        for name in ("apollo", "scale-invariant", "global-secant", "adahessian", "sgd")
+        for backend in sandbox.backends.NAMES
+    ],
+)
 def test_the_trajectory_is_bitwise_unchanged(name, backend, monkeypatch):
     monkeypatch.setattr(places, "LARGE", {"cpu": 100, "cuda": 100})
     watch = probes.Watch(every=3, truth=lambda params: {n: torch.ones_like(p) for n, p in params.items()})
