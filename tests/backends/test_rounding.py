@@ -185,7 +185,7 @@ def test_a_step_rounds_what_a_float32_step_computes(name, options):
                 assert np.mean(found != wanted) < 5e-3
 
 
-@pytest.mark.parametrize("backend", ["reference", "eager", "compiled"])
+@pytest.mark.parametrize("backend", ["reference", "eager", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_the_layout_of_a_tensor_does_not_matter(backend, monkeypatch):
     """AdamW sums over nothing, so that every entry has the same bits wherever its tensor lies: with others, alone, in an arena or
     not, in channels' order or not; and each tensor counts its own steps."""
