@@ -60,7 +60,7 @@ class Compare(interrupt.Command):
     """How a step runs."""
     vectorised: bool = True
     """Make the runs of a variant together (backend eager): same numbers to rounding, several times faster for small networks.
-    From LeNet on, a run one at a time is as fast or faster."""
+    Networks of LeNet's size and larger train as fast or faster one run at a time."""
     run: OmitArgPrefixes[Options] = Options()
     probes: tuple[str, ...] = ()
     """Measurements inside steps, into probes.parquet: floor_occupancy, secant_residual, condition_failures, ..."""

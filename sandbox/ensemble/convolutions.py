@@ -12,12 +12,12 @@ aten = torch.ops.aten
 
 
 def forward(x: Tensor, weight: Tensor, *args: Any) -> Tensor:
-    """With the channels last.  Arguments are those of aten.convolution, images (n, channels, height, width)."""
+    """aten.convolution, of images (n, channels, height, width), with the channels last in memory."""
     return aten.convolution(_channels_last(x), _channels_last(weight), *args)
 
 
 def backward(g: Tensor, x: Tensor, weight: Tensor, biases: Any, *args: Any) -> tuple[Tensor | None, ...]:
-    """The gradients of input, weight and bias, with the channels last.  Arguments are those of aten.convolution_backward."""
+    """aten.convolution_backward, the gradients of input, weight and bias, with the channels last in memory."""
     *how, mask = args
     g = _channels_last(g)
     to_input = _to_input(g, weight, *how) if mask[0] else None

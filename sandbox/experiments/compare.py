@@ -77,8 +77,8 @@ def compare(
     schedule: after the warm-up: a name of `sandbox.schedules.NAMES`, or a function (optimizer, updates) -> LRScheduler.
     evaluations: points of a curve; or evaluate_every: updates between two of them, or "epoch".
     vectorised: make the runs of a recipe together, by `sandbox.ensemble`, where backend is "eager" and recipe and task can:
-        the same numbers to rounding, several times faster for small networks and some hundred updates; from LeNet on, a run one
-        at a time is as fast or faster.  "ms/step" is then a run's share.
+        the same numbers to rounding, several times faster for small networks and some hundred updates.  Networks of LeNet's
+        size and larger train as fast or faster one run at a time.  "ms/step" is then a run's share.
     accumulate, autocast, state_dtype, device, compile_model, threads, ranks, time_limit: see
         `sandbox.experiments.settings.Options`.
     probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`; they look on in every run of a

@@ -148,7 +148,8 @@ def sources(graph):
     found = []
     for node in graph.graph.nodes:
         if node.target in (aten.convolution.default, aten.convolution_backward.default):
-            for source in node.args[: 1 + (node.target is aten.convolution_backward.default)]:  # else a weight is second
+            images = 2 if node.target is aten.convolution_backward.default else 1  # before the weight
+            for source in node.args[:images]:
                 while getattr(source.target, "overloadpacket", None) in views:
                     source = source.args[0]
                 found.append(source.name.rstrip("_0123456789"))
