@@ -9,50 +9,47 @@ Nothing heavy is imported before it is used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sandbox.utils import lazy
 
 __version__ = "0.1.0"
 
-_HOMES = {
+if TYPE_CHECKING:
+    from sandbox.backends.torchscript.exported import export
+    from sandbox.backends.torchscript.scripted import script
+    from sandbox.experiments.compare import compare
+    from sandbox.experiments.inspect import inspect
+    from sandbox.experiments.runs.outside import Outside
+    from sandbox.experiments.sweep import sweep
+    from sandbox.forms.ablation import ablate
+    from sandbox.optimizer import Optimizer
+    from sandbox.recipe import Recipe
+    from sandbox.tasks import Task
+
+_NAMES = {
     "Recipe": "sandbox.recipe",
-    "ablate": "sandbox.ablation",
+    "ablate": "sandbox.forms.ablation",
     "Optimizer": "sandbox.optimizer",
     "Task": "sandbox.tasks",
-    "Outside": "sandbox.experiments.outside",
-    "export": "sandbox.backends.exported",
-    "script": "sandbox.backends.scripted",
+    "Outside": "sandbox.experiments.runs.outside",
+    "export": "sandbox.backends.torchscript.exported",
+    "script": "sandbox.backends.torchscript.scripted",
     "compare": "sandbox.experiments.compare",
     "inspect": "sandbox.experiments.inspect",
     "sweep": "sandbox.experiments.sweep",
 }
 _MODULES = (
-    *("ablation", "backends", "blocks", "curvature", "drivers", "ensemble", "experiments", "forms", "hessian", "kernel"),
-    *("lookup", "probes", "recipe", "schedules", "scope", "tasks"),
+    *("backends", "blocks", "closure_optimizers", "curvature", "datasets", "distributed", "ensemble", "experiments", "forms"),
+    *("probes", "schedules", "studies", "tasks"),
 )
 
-if TYPE_CHECKING:
-    from sandbox.ablation import ablate
-    from sandbox.backends.exported import export
-    from sandbox.backends.scripted import script
-    from sandbox.experiments.compare import compare
-    from sandbox.experiments.inspect import inspect
-    from sandbox.experiments.outside import Outside
-    from sandbox.experiments.sweep import sweep
-    from sandbox.optimizer import Optimizer
-    from sandbox.recipe import Recipe
-    from sandbox.tasks import Task
-
 __all__ = ["Optimizer", "Outside", "Recipe", "Task", "ablate", "compare", "export", "inspect", "script", "sweep"]
+__all__ += _MODULES
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(f"sandbox.{name}")
-    raise AttributeError(f"module 'sandbox' has no attribute {name!r}")
+lazy.install()
+__getattr__ = lazy.attach(__name__, modules=_MODULES, names=_NAMES)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES, *_MODULES])
+    return sorted([*__all__, "__version__"])

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
-from sandbox import suggest
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
+from sandbox.utils import suggest
 
 __all__ = [
     "NAMES",

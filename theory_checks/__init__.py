@@ -20,20 +20,16 @@ What is here:
     problems          online problems, from real data, from the literature, and of a user's own
 """
 
-from theory_checks import (
-    adversary,
-    certificates,
-    counterexamples,
-    coupling,
-    nonconvex,
-    problems,
-    questions,
-    regret,
-    scale_invariance,
-    weak_secant,
-)
+from sandbox.utils import lazy
+from theory_checks import problems
+from theory_checks.claims import coupling, nonconvex, regret, scale_invariance, weak_secant
+from theory_checks.open_questions import questions
+from theory_checks.proofs import certificates, counterexamples
 from theory_checks.record import Run, record
 from theory_checks.report import Report
+from theory_checks.search import adversary
+
+__getattr__ = lazy.attach(__name__, modules=("claims", "open_questions", "proofs", "search"))
 
 __all__ = [
     "Report",

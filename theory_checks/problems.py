@@ -10,7 +10,8 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from sandbox import suggest, tasks
+from sandbox import tasks
+from sandbox.utils import suggest
 from theory_checks.online import Comparator, Problem, from_losses, from_task, linear, periodic, smooth
 
 __all__ = [

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sandbox import kernel, lookup, scope
-from sandbox.blocks import Box, Flow, NoProjection
-from sandbox.recipe import Recipe
+from sandbox.blocks import Box, Flow, NoProjection, scope
+from sandbox.forms import lookup
+from sandbox.recipe import Recipe, kernel
 from theory_checks import problems
 from theory_checks.problems import Problem
 

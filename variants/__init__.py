@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import inspect
 
-from sandbox import suggest
 from sandbox.recipe import Recipe
+from sandbox.utils import suggest
 from variants import ablations, adaptive, apollo, history, matrix, peers
 
 __all__ = ["about", "get", "names"]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from sandbox import rounding, suggest
 from sandbox.backends.base import Backend, Cohort, Step, all_finite, needs_sums, totals
+from sandbox.recipe import rounding
+from sandbox.utils import lazy, suggest
 
 __all__ = ["NAMES", "Backend", "Cohort", "Step", "all_finite", "get", "needs_sums", "totals"]
+
+__getattr__ = lazy.attach(__name__, modules=())
 
 NAMES = ("eager", "reference", "compiled", "scripted")
 
@@ -15,7 +18,7 @@ NAMES = ("eager", "reference", "compiled", "scripted")
 def get(backend: str | Backend, *, flat: bool = False, state_dtype: torch.dtype | None = None) -> Backend:
     """The backend called `backend`, or one made by hand.
 
-    flat: see `sandbox.backends.compiled`; state_dtype: see `sandbox.rounding`.
+    flat: see `sandbox.backends.inductor.compiled`; state_dtype: see `sandbox.recipe.rounding`.
     Raises ValueError for an unknown name, and for `flat` or a dtype that the backend does not know.
     """
     rounding.check(state_dtype)
@@ -33,15 +36,15 @@ def _made(backend: str | Backend, flat: bool) -> Backend:
     if flat and backend != "compiled":
         raise ValueError(f"flat=True needs backend='compiled', got {backend!r}")
     if backend == "compiled":
-        from sandbox.backends.compiled import Compiled
+        from sandbox.backends.inductor.compiled import Compiled
 
         return Compiled(flat=flat)
     if backend == "scripted":
-        from sandbox.backends.scripted import Scripted
+        from sandbox.backends.torchscript.scripted import Scripted
 
         return Scripted()
     if backend == "eager":
-        from sandbox.backends.eager import Eager
+        from sandbox.backends.recorded.eager import Eager
 
         return Eager()
     if backend == "reference":

@@ -87,7 +87,7 @@ class Step:
     grads: list[Tensor]
     inputs: dict[str, list[Tensor]]
     norm: Tensor | None  # ‖g‖₂ over all gradients of the optimizer, where the recipe needs it
-    state_dtype: torch.dtype | None = None  # of states of one number a coordinate, see `sandbox.rounding`; None: as computed
+    state_dtype: torch.dtype | None = None  # of per-coordinate states (`sandbox.recipe.rounding`); None: as computed
     seed: int = 0  # of their rounding
 
     def extra(self, i: int) -> dict[str, Tensor]:

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox import kernel, pure, rounding
 from sandbox.backends.base import Cohort, Step, totals
 from sandbox.blocks import Flow
-from sandbox.composition import Composition
 from sandbox.distributed.ranks import Run
 from sandbox.distributed.shards import scopes_of_joined, scopes_of_one
 from sandbox.distributed.sums import Sums
+from sandbox.recipe import kernel, pure, rounding
+from sandbox.recipe.composition import Composition
 
 
 class Reference:

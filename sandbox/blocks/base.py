@@ -45,9 +45,9 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sandbox import suggest
 from sandbox.blocks.number import is_number, number, show, validated
-from sandbox.scope import Over
+from sandbox.blocks.scope import Over
+from sandbox.utils import suggest
 
 # What a step may take beside the gradient, made by whoever runs it.
 INPUTS = ("hessian", "sampled", "product")

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox import suggest
 from sandbox.blocks.base import COLUMNS, LEFT, RIGHT, ROWS, Flow, block
 from sandbox.blocks.decompositions import eigh
 from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Basis
+from sandbox.utils import suggest
 
 Pair = tuple[Tensor, Tensor]
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox import suggest
 from sandbox.blocks.around import Around
 from sandbox.blocks.base import ELEMENT, Flow, block
 from sandbox.blocks.number import Number, number
 from sandbox.blocks.slots import Solve
 from sandbox.blocks.solve import Divide
+from sandbox.utils import suggest
 
 METHODS = ("sgd", "adagrad", "rmsprop")
 

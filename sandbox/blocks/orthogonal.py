@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox import suggest
 from sandbox.blocks.base import Flow, block
 from sandbox.blocks.decompositions import polar
 from sandbox.blocks.number import whole
 from sandbox.blocks.slots import Solve
+from sandbox.utils import suggest
 
 # Jordan's quintic: its slope at 0 is steep, and five steps take singular values of [0.01, 1] into [0.68, 1.14].
 A, B, C = 3.4445, -4.7750, 2.0315

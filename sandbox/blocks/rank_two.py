@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox import suggest
 from sandbox.blocks.base import ELEMENT, SCOPE, Flow, block
 from sandbox.blocks.decompositions import gram, solve
 from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
+from sandbox.utils import suggest
 
 _RULES = {
     "dfp": "H + ssᵀ/sᵀy - Hy yᵀH/yᵀHy",

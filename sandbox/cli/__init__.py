@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 import sandbox
-from sandbox import interrupts
 from sandbox.cli import interrupt
+from sandbox.utils import interrupts
 
 FAILED, BAD_USAGE = 1, 2
 INTERRUPTED = interrupt.EXIT_CODE

@@ -6,8 +6,8 @@ import dataclasses
 
 from tyro.conf import Positional
 
-from sandbox import interrupts
 from sandbox.cli import interrupt, screen
+from sandbox.utils import interrupts
 
 FAILED = 1  # exit code where a stated rate does not hold
 

@@ -7,8 +7,8 @@ import sys
 
 from tyro.conf import Positional
 
-from sandbox import interrupts
 from sandbox.cli import interrupt, screen
+from sandbox.utils import interrupts
 
 
 @dataclasses.dataclass
@@ -18,7 +18,7 @@ class Variants(interrupt.Command):
     def main(self) -> int:
         """Prints the table."""
         with interrupts.postponed():
-            from sandbox import lookup
+            from sandbox.forms import lookup
 
             variants = lookup.package("variants")
 
@@ -48,8 +48,7 @@ class Show(interrupt.Command):
     def main(self) -> int:
         """Prints it."""
         with interrupts.postponed():
-            from sandbox import lookup
-            from sandbox.forms import toml
+            from sandbox.forms import lookup, toml
 
             variants = lookup.package("variants")
 

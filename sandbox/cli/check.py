@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, subcommand
 
-from sandbox import interrupts
 from sandbox.cli import interrupt, screen
-from sandbox.literal import file_name
+from sandbox.utils import interrupts
+from sandbox.utils.literal import file_name
 
 OUT = Path("results/check")
 
@@ -30,7 +30,7 @@ class Counterexamples:
 
     def main(self) -> int:
         """Runs it."""
-        from theory_checks import certificates, counterexamples
+        from theory_checks.proofs import certificates, counterexamples
 
         if not self.certify:
             head = ["case", "claim", "left", "right", "verdict"]
@@ -64,8 +64,9 @@ class _Run:
 
     def made(self) -> tuple[Any, Any, Any]:
         """The recipe, the problem, and η_t as a function of t."""
-        from sandbox import imports, lookup
+        from sandbox.forms import lookup
         from sandbox.schedules import InverseSquareRoot
+        from sandbox.utils import imports
         from theory_checks import problems
 
         recipe = lookup.recipe(self.recipe)
@@ -93,7 +94,8 @@ class Regret(_Run):
         from matplotlib.figure import Figure
 
         from sandbox.blocks import EMA
-        from theory_checks import record, regret
+        from theory_checks import record
+        from theory_checks.claims import regret
 
         recipe, problem, rate = self.made()
         screen.folder(self.out)
@@ -113,7 +115,7 @@ class Coupling(_Run):
 
     def main(self) -> int:
         """Runs it."""
-        from theory_checks import coupling
+        from theory_checks.claims import coupling
 
         recipe, problem, rate = self.made()
         for as_stated in (False, True):
@@ -130,7 +132,7 @@ class ScaleInvariance(_Run):
 
     def main(self) -> int:
         """Runs it."""
-        from theory_checks import scale_invariance
+        from theory_checks.claims import scale_invariance
 
         recipe, problem, rate = self.made()
         report = scale_invariance.check(recipe, problem, self.steps, lr=rate)
@@ -160,7 +162,7 @@ class Adversary:
         """Runs it."""
         from matplotlib.figure import Figure
 
-        from theory_checks import adversary
+        from theory_checks.search import adversary
 
         screen.folder(self.out)
         outcomes = []
@@ -195,7 +197,7 @@ class Questions:
 
     def main(self) -> int:
         """Runs it."""
-        from theory_checks import questions
+        from theory_checks.open_questions import questions
 
         for name in self.names or questions.QUESTIONS:
             print(questions.answer(name, T=self.steps, certify=self.certify), flush=True)
@@ -215,7 +217,7 @@ class Rates:
         """Runs it."""
         from matplotlib.figure import Figure
 
-        from theory_checks import rates
+        from theory_checks.open_questions import rates
 
         screen.folder(self.out)
         figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
@@ -277,10 +279,10 @@ class Check(interrupt.Command):
     def main(self) -> int:
         """Runs it."""
         with interrupts.postponed():  # what all of them need, torch among it
-            from sandbox import lookup
+            from sandbox.forms import lookup
 
             lookup.package("theory_checks")
-            importlib.import_module("theory_checks.adversary")
+            importlib.import_module("theory_checks.search.adversary")
         return self.what.main()
 
     def interrupted(self) -> str:
@@ -289,7 +291,7 @@ class Check(interrupt.Command):
 
 
 def _write(out: Path, stem: str, text: str, figure: Any) -> None:
-    from sandbox.experiments.store import atomically
+    from sandbox.experiments.runs.store import atomically
 
     stem = file_name(stem)
     with atomically(out / f"{stem}.json") as path:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction
 
-from sandbox import interrupts
 from sandbox.cli import interrupt, screen
-from sandbox.experiments.settings import Options
-from sandbox.literal import file_name
+from sandbox.experiments.runs.settings import Options
+from sandbox.utils import interrupts
+from sandbox.utils.literal import file_name
 
 
 @dataclasses.dataclass
@@ -74,9 +74,9 @@ class Compare(interrupt.Command):
     def main(self) -> int:
         """Runs it."""
         with interrupts.postponed():
-            from sandbox.experiments import report, tables
             from sandbox.experiments.compare import compare
-            from sandbox.experiments.search import spoken
+            from sandbox.experiments.reports import report, tables
+            from sandbox.experiments.selection.search import spoken
 
         own = ("variants", "task", "search", "out", "run")
         arguments = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in own}

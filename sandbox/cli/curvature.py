@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from sandbox import interrupts
 from sandbox.cli import interrupt, screen
-from sandbox.literal import file_name
+from sandbox.utils import interrupts
+from sandbox.utils.literal import file_name
 
 
 @dataclasses.dataclass
@@ -57,8 +57,8 @@ class Curvature(interrupt.Command):
     def main(self) -> int:
         """Runs it."""
         with interrupts.postponed():
-            from sandbox.experiments import inspect_report
             from sandbox.experiments.inspect import inspect
+            from sandbox.experiments.reports import inspect_report
 
         arguments = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("variants", "task", "out")

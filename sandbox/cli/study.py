@@ -62,7 +62,7 @@ class Study(interrupt.Command):
 
     def _run(self) -> int:
         from sandbox import studies
-        from sandbox.experiments.settings import Options
+        from sandbox.experiments.runs.settings import Options
         from sandbox.studies.run import run
 
         console = screen.console()

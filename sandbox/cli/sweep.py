@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tyro.conf import Positional, UseAppendAction
 
-from sandbox import interrupts
 from sandbox.cli import interrupt, screen
-from sandbox.literal import file_name
+from sandbox.utils import interrupts
+from sandbox.utils.literal import file_name
 
 
 @dataclasses.dataclass

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox import memory as budget
-from sandbox import suggest
 from sandbox.curvature.exact import exact
 from sandbox.curvature.mean_loss import Loss
 from sandbox.curvature.product import Hessian
 from sandbox.curvature.stochastic import hutchinson
+from sandbox.utils import memory as budget
+from sandbox.utils import suggest
 
 METHODS = ("exact", "hutchinson", "curvlinops-hutchinson", "curvlinops-xdiag")
 

@@ -11,9 +11,9 @@ import functools
 import torch
 from torch import Tensor
 
-from sandbox import memory as budget
 from sandbox.curvature.product import Hessian
-from sandbox.progress import bar
+from sandbox.utils import memory as budget
+from sandbox.utils.progress import bar
 
 
 def basis(start: int, count: int, n: int, like: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
-from sandbox import interrupts, suggest
 from sandbox.curvature.mean_loss import Loss, MeanLoss
+from sandbox.utils import interrupts, suggest
 
 MODES = ("forward-over-reverse", "reverse-over-reverse", "reverse-over-reverse, one by one")
 

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sandbox import memory as budget
-from sandbox import suggest
 from sandbox.curvature.mean_loss import Loss
 from sandbox.curvature.product import Hessian
+from sandbox.utils import memory as budget
+from sandbox.utils import suggest
 
 ENDS = {"largest": "LA", "smallest": "SA", "both": "BE"}
 

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox import memory as budget
-from sandbox import suggest
 from sandbox.curvature.exact import basis
+from sandbox.curvature.hessian import rademacher
 from sandbox.curvature.mean_loss import Loss
 from sandbox.curvature.product import Hessian
-from sandbox.hessian import rademacher
-from sandbox.progress import bar
+from sandbox.utils import memory as budget
+from sandbox.utils import suggest
+from sandbox.utils.progress import bar
 
 
 def gaussian(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sandbox import memory as budget
-from sandbox import suggest
 from sandbox.curvature.mean_loss import MeanLoss
 from sandbox.curvature.product import Hessian
+from sandbox.utils import memory as budget
+from sandbox.utils import suggest
 
 ESTIMATORS = ("hutchinson", "xdiag")
 

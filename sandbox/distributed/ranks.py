@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from sandbox import suggest
 from sandbox.distributed.sums import MAX, SUM, Pending
+from sandbox.utils import suggest
 
 T = TypeVar("T")
 

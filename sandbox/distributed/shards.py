@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from sandbox.blocks import ELEMENT, SCOPE
-from sandbox.composition import Composition
+from sandbox.blocks.scope import Scope, shape_of
 from sandbox.distributed.sums import Reduced, Sums
-from sandbox.pure import state_shape
-from sandbox.scope import Scope, shape_of
+from sandbox.recipe.composition import Composition
+from sandbox.recipe.pure import state_shape
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from sandbox.scope import Scope
+from sandbox.blocks.scope import Scope
 
 SUM, MAX = "sum", "max"
 _METADATA = {getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "layout", "requires_grad")}

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from sandbox import lookup, tasks
+from sandbox import tasks
 from sandbox.ensemble.members import Config
+from sandbox.forms import lookup
 from sandbox.recipe import Recipe
 from sandbox.tasks import PureTask, Task
 

@@ -9,8 +9,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from sandbox.backends import instructions
-from sandbox.backends.kernels import without_gc
+from sandbox.backends.inductor import instructions
+from sandbox.backends.inductor.kernels import without_gc
 from sandbox.ensemble.arguments import BareLoss
 from sandbox.ensemble.members import structure
 from sandbox.ensemble.memory_order import InMemoryOrder

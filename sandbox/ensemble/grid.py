@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp, vmap
 from torch.utils import _pytree as pytree
 
-from sandbox import factors, labels, suggest
+from sandbox.curvature import factors, labels
 from sandbox.ensemble.members import Group
 from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
 from sandbox.recipe import Recipe
+from sandbox.utils import suggest
 
 Loss = Callable[[Any, Any], Tensor]
 

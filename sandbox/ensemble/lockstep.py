@@ -15,11 +15,13 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from sandbox import hessian, interrupts, parts
+from sandbox.curvature import hessian
 from sandbox.ensemble import grid, recorded
 from sandbox.ensemble.members import Group
 from sandbox.probes.occupancy import mask_of
 from sandbox.probes.watch import need
+from sandbox.recipe import parts
+from sandbox.utils import interrupts
 
 if TYPE_CHECKING:
     from sandbox.ensemble.plan import Plan

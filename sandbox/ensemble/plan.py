@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from torch.utils import _pytree as pytree
 
-from sandbox import memory
 from sandbox.ensemble import grid
 from sandbox.ensemble.arguments import allowed
 from sandbox.ensemble.lockstep import Lockstep
@@ -17,6 +16,7 @@ from sandbox.ensemble.members import Group
 from sandbox.probes.watch import need
 from sandbox.schedules import evenly
 from sandbox.tasks import Task
+from sandbox.utils import memory
 
 # at an evaluation: (step, name -> values of the members, whether each has been finite so far)
 Told = Callable[[int, dict[str, np.ndarray], np.ndarray], None]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sandbox.backends.record import NotRecordable, record
+from sandbox.backends.tracing.record import NotRecordable, record
 from sandbox.ensemble.grid import CONFIGURATION, MEMBER, SEED, Loss, first_look, over_grid, second_look
 from sandbox.ensemble.members import Group
 

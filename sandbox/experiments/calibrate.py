@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from sandbox import ensemble, memory, tasks
-from sandbox.experiments import statistics
-from sandbox.experiments.tables import Shown, Table
+from sandbox import ensemble, tasks
+from sandbox.experiments.reports.tables import Shown, Table
+from sandbox.experiments.selection import statistics
 from sandbox.tasks import Task
+from sandbox.utils import memory
 
 FAMILY = 4  # comparisons that Holm's correction takes together: five variants
 LEVEL, POWER = 0.05, 0.8

@@ -14,8 +14,8 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from sandbox.experiments.store import SCHEMA
-from sandbox.literal import file_name
+from sandbox.experiments.runs.store import SCHEMA
+from sandbox.utils.literal import file_name
 
 
 class CSV:

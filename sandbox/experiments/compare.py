@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from sandbox.experiments import executors, manifest, report, statistics
-from sandbox.experiments.methods import Method
-from sandbox.experiments.plan import Plan, plan
-from sandbox.experiments.result import Chosen, Comparison, Summary
-from sandbox.experiments.search import Trial, Tuner
-from sandbox.experiments.settings import Options
-from sandbox.experiments.unit import Failed, Look
+from sandbox.experiments.reports import manifest, report
+from sandbox.experiments.reports.result import Chosen, Comparison, Summary
+from sandbox.experiments.runs import executors
+from sandbox.experiments.runs.methods import Method
+from sandbox.experiments.runs.settings import Options
+from sandbox.experiments.runs.unit import Failed, Look
+from sandbox.experiments.selection import statistics
+from sandbox.experiments.selection.plan import Plan, plan
+from sandbox.experiments.selection.search import Trial, Tuner
 from sandbox.experiments.work import Callback, Progress, Work
-from sandbox.literal import file_name
 from sandbox.tasks import Task
+from sandbox.utils.literal import file_name
 
 
 def compare(
@@ -72,7 +74,7 @@ def compare(
     seeds: final runs a variant, ≥ 2 (exploratory below 6 for two variants, 8 for five).  tuning_seeds: runs a trial, ≥ 1.
     rates: learning rates a variant, ≥ 1, a factor `spacing` > 1 apart, around its default.
     search, tuner, trials: other numbers to choose, how ("grid", "random", "tpe"; the latter two need Optuna), and how many
-        trials a variant has (default `rates`); see `sandbox.experiments.search`.
+        trials a variant has (default `rates`); see `sandbox.experiments.selection.search`.
     steps: updates a run, default the task's.  warmup: updates of linear warm-up, default steps/10.
     schedule: after the warm-up: a name of `sandbox.schedules.NAMES`, or a function (optimizer, updates) -> LRScheduler.
     evaluations: points of a curve; or evaluate_every: updates between two of them, or "epoch".
@@ -80,7 +82,7 @@ def compare(
         the same numbers to rounding, several times faster for small networks and some hundred updates.  Networks of LeNet's
         size and larger train as fast or faster one run at a time.  "ms/step" is then a run's share.
     accumulate, autocast, state_dtype, device, compile_model, threads, ranks, time_limit: see
-        `sandbox.experiments.settings.Options`.
+        `sandbox.experiments.runs.settings.Options`.
     probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`; they look on in every run of a
         recipe, and their values go into `Comparison.probes` and probes.parquet.
     out: folder, default results/<task>.  Runs that are there already are not repeated; a folder of `sandbox.sweep` is refused.

@@ -24,18 +24,20 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox import backends, curvature, memory, suggest, tasks
-from sandbox.experiments import executors, identity, inspect_report, manifest, vectorised
-from sandbox.experiments.inspect_result import Inspected, Inspection
-from sandbox.experiments.methods import Ours, methods
-from sandbox.experiments.plan import whole
-from sandbox.experiments.settings import Run
-from sandbox.experiments.store import packed
-from sandbox.experiments.unit import Failed, Look
+from sandbox import backends, curvature, tasks
+from sandbox.experiments.reports import inspect_report, manifest
+from sandbox.experiments.reports.inspect_result import Inspected, Inspection
+from sandbox.experiments.runs import executors, identity, vectorised
+from sandbox.experiments.runs.methods import Ours, methods
+from sandbox.experiments.runs.settings import Run
+from sandbox.experiments.runs.store import packed
+from sandbox.experiments.runs.unit import Failed, Look
+from sandbox.experiments.selection.plan import whole
 from sandbox.experiments.work import Callback, Progress, Work
 from sandbox.probes import View, Watch, find
 from sandbox.probes.measures import ALL, Probe
 from sandbox.tasks import Task
+from sandbox.utils import memory, suggest
 
 METHODS = ("exact", "hutchinson")
 OFTEN = tuple(name for name, probe in ALL.items() if "truth" not in getattr(probe, "needs", ()))

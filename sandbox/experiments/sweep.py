@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from sandbox import ensemble, lookup, suggest, tasks
-from sandbox.experiments import identity, manifest, sweep_picture, tables
-from sandbox.experiments.figures import figure
-from sandbox.experiments.methods import Ours
-from sandbox.experiments.run import threads
-from sandbox.experiments.store import atomically, locked
-from sandbox.forms import toml
-from sandbox.memory import whole
+from sandbox import ensemble, tasks
+from sandbox.experiments.reports import manifest, sweep_picture, tables
+from sandbox.experiments.reports.figures import figure
+from sandbox.experiments.runs import identity
+from sandbox.experiments.runs.methods import Ours
+from sandbox.experiments.runs.run import threads
+from sandbox.experiments.runs.store import atomically, locked
+from sandbox.forms import lookup, toml
 from sandbox.recipe import Recipe
 from sandbox.tasks import Task
+from sandbox.utils import suggest
+from sandbox.utils.memory import whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,13 +8,14 @@ from typing import Any
 
 import polars as pl
 
-from sandbox.experiments import executors, report
-from sandbox.experiments.methods import Method
-from sandbox.experiments.plan import joined
-from sandbox.experiments.run import Row
-from sandbox.experiments.settings import Run
-from sandbox.experiments.store import Store
-from sandbox.experiments.unit import Failure, Found, Look, Unit, units
+from sandbox.experiments.reports import report
+from sandbox.experiments.runs import executors
+from sandbox.experiments.runs.methods import Method
+from sandbox.experiments.runs.run import Row
+from sandbox.experiments.runs.settings import Run
+from sandbox.experiments.runs.store import Store
+from sandbox.experiments.runs.unit import Failure, Found, Look, Unit, units
+from sandbox.experiments.selection.plan import joined
 from sandbox.tasks import Task
 
 Progress = Callable[[float, int, str], None]  # (runs done, with the shares of those begun; runs in all; what)

@@ -22,11 +22,12 @@ from typing import Any
 import tomli_w
 from torch import Tensor
 
-from sandbox import blocks, imports, parts, suggest
+from sandbox import blocks
 from sandbox.blocks import Block
 from sandbox.blocks.number import is_number
-from sandbox.parts import SLOTS
-from sandbox.recipe import Recipe
+from sandbox.recipe import Recipe, parts
+from sandbox.recipe.parts import SLOTS
+from sandbox.utils import imports, suggest
 
 
 def dumps(recipe: Recipe) -> str:

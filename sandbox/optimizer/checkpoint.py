@@ -6,12 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox import parts
 from sandbox.blocks.number import is_function
 from sandbox.distributed import shards
 from sandbox.optimizer import groups
 from sandbox.optimizer.cohorts import complete
-from sandbox.recipe import Recipe
+from sandbox.recipe import Recipe, parts
 
 _UNNAMED = {slot: parts.structure(block) for slot, block in parts.PLAIN.items()}
 

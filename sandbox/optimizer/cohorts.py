@@ -9,11 +9,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from sandbox import pure
 from sandbox.backends import Cohort
 from sandbox.distributed import shards
 from sandbox.optimizer import groups
-from sandbox.recipe import Recipe
+from sandbox.recipe import Recipe, pure
 
 States = dict[Any, Any]  # the optimizer's, by parameter
 
@@ -65,7 +64,7 @@ def same_objects(one: Sequence[Any], two: Sequence[Any]) -> bool:
 def complete(recipe: Recipe, p: Tensor, states: States, name: str, state_dtype: torch.dtype | None) -> None:
     """Fills in what is missing in the state of a parameter with what it is before the first step.
 
-    state_dtype: see `sandbox.rounding`.
+    state_dtype: see `sandbox.recipe.rounding`.
 
     Raises ValueError for a tensor of another shape than it had, TypeError for an entry that is no tensor.
     """

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox import lookup, suggest
 from sandbox.blocks.number import is_function, show
+from sandbox.forms import lookup
 from sandbox.recipe import Recipe
+from sandbox.utils import suggest
 
 # Entries of every group that are no hyperparameters, with their first values.  Since they are numbers in the groups, every kind
 # of checkpoint keeps them.  seed: of random vectors; draws: how many times some have been drawn.

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from sandbox import factors, generators, hessian, labels, pure, rounding
-from sandbox.composition import AGAIN
+from sandbox.curvature import factors, hessian, labels
 from sandbox.distributed import replicas
-from sandbox.recipe import Recipe
+from sandbox.recipe import Recipe, pure, rounding
+from sandbox.recipe.composition import AGAIN
+from sandbox.utils import generators
 
 Closure = Callable[[], Any]
 ByParameter = dict[Tensor, Tensor]

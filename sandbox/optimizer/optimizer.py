@@ -18,16 +18,18 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from sandbox import backends, lookup, parts, suggest
+from sandbox import backends
 from sandbox.backends import Backend, Cohort, Step
 from sandbox.distributed import replicas, shards
 from sandbox.distributed.ranks import Ranks, Rounds, advance
+from sandbox.forms import lookup
 from sandbox.optimizer import checkpoint, collective, groups
 from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, tidy
 from sandbox.optimizer.finite import not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
 from sandbox.optimizer.torch_base import Base
-from sandbox.recipe import Recipe
+from sandbox.recipe import Recipe, parts
+from sandbox.utils import suggest
 
 if TYPE_CHECKING:
     from sandbox.probes import Watch
@@ -53,7 +55,7 @@ class Optimizer(Base):
     nonfinite: what to do where a gradient holds NaN or infinity: "raise" (FloatingPointError naming the parameters; nothing
         has changed), "skip" (leave everything as it is and count it in `skipped_steps`), or "pass" (compute with it, as
         torch.optim does, and save the check).
-    state_dtype: torch.bfloat16 halves the state: what is kept once a coordinate is rounded without bias; `sandbox.rounding`.
+    state_dtype: torch.bfloat16 halves the state: per-coordinate states are rounded without bias (`sandbox.recipe.rounding`).
     seed: of that rounding, and of the random vectors that second-order recipes draw.
     hyperparameters: any of the recipe's by its name in the group, as weight_decay=1e-4 or **{"rectifier.sigma": 0.1}.  These
         and lr hold for all groups that do not have their own, also for those with a recipe of their own.

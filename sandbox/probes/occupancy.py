@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sandbox import kernel, parts, pure, scope
-from sandbox.blocks import Flow
+from sandbox.blocks import Flow, scope
 from sandbox.distributed.shards import check_whole
+from sandbox.recipe import kernel, parts, pure
 
 if TYPE_CHECKING:
     from sandbox.optimizer import Optimizer

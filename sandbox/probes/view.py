@@ -11,10 +11,10 @@ from torch import Tensor
 
 from sandbox.blocks import Flow, Standard
 from sandbox.blocks.base import spread
-from sandbox.kernel import own
+from sandbox.recipe.kernel import own
 
 if TYPE_CHECKING:
-    from sandbox.composition import Composition
+    from sandbox.recipe.composition import Composition
 
 
 @dataclasses.dataclass(frozen=True)

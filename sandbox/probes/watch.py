@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sandbox import suggest
 from sandbox.backends import Cohort, Step, reference
 from sandbox.blocks import Flow
-from sandbox.composition import Composition
 from sandbox.probes import measures
 from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
 from sandbox.probes.view import View
+from sandbox.recipe.composition import Composition
+from sandbox.utils import suggest
 
 if TYPE_CHECKING:
     import polars as pl

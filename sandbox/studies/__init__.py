@@ -12,8 +12,8 @@ import importlib
 import pkgutil
 import re
 
-from sandbox import suggest
 from sandbox.studies.study import TIERS, Arm, Part, Search, Study
+from sandbox.utils import suggest
 
 __all__ = ["TIERS", "Arm", "Part", "Search", "Study", "all_studies", "get", "names"]
 

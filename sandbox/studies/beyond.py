@@ -20,9 +20,9 @@ import polars as pl
 
 from sandbox import tasks
 from sandbox.blocks import EMA, AbsoluteFloor, BeliefFloor, NoAveraging, ScaleInvariantFloor, SoftAbsolute, WeakSecant
-from sandbox.experiments import statistics
 from sandbox.experiments.compare import compare
-from sandbox.experiments.methods import Ours, method
+from sandbox.experiments.runs.methods import Ours, method
+from sandbox.experiments.selection import statistics
 from sandbox.forms import toml
 from sandbox.recipe import Recipe
 from sandbox.studies.f06_language import SMOKE

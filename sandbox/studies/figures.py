@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from sandbox.experiments.figures import figure, literal, look, shown_by
+from sandbox.experiments.reports.figures import figure, literal, look, shown_by
 from sandbox.studies.study import Study
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from sandbox.experiments import statistics
+from sandbox.experiments.selection import statistics
 from sandbox.studies.arms import BETA, SIGMA
 from sandbox.studies.study import Study
 from sandbox.studies.verdicts.claims import CLAIMS

@@ -14,12 +14,13 @@ import polars as pl
 import torch
 
 from sandbox import tasks
-from sandbox.experiments import executors, identity, manifest, vectorised
-from sandbox.experiments.methods import Method
-from sandbox.experiments.plan import joined
-from sandbox.experiments.settings import Options, Run
-from sandbox.experiments.store import Store
-from sandbox.experiments.unit import Failure, Found, Unit, units
+from sandbox.experiments.reports import manifest
+from sandbox.experiments.runs import executors, identity, vectorised
+from sandbox.experiments.runs.methods import Method
+from sandbox.experiments.runs.settings import Options, Run
+from sandbox.experiments.runs.store import Store
+from sandbox.experiments.runs.unit import Failure, Found, Unit, units
+from sandbox.experiments.selection.plan import joined
 from sandbox.schedules import evenly
 from sandbox.studies.study import Arm, Part, Search, Study
 from sandbox.tasks import Task

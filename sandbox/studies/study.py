@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox.blocks import AdamWDecay, ClipGlobalNorm, ClipParameterNorm, Decoupled, L2Decay, WeakSecant
-from sandbox.experiments.methods import Method, Ours
-from sandbox.experiments.outside import Outside
+from sandbox.experiments.runs.methods import Method, Ours
+from sandbox.experiments.runs.outside import Outside
 from sandbox.recipe import Recipe
 from sandbox.studies.rates import Rate
 

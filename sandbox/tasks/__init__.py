@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox import imports, suggest
 from sandbox.tasks.base import DataTask, Params, PureTask
 from sandbox.tasks.convex import LogisticBreastCancer, Quadratic, RidgeDiabetes, SoftmaxDigits
 from sandbox.tasks.imagenet import ResNeXt50ImageNet
@@ -21,6 +20,7 @@ from sandbox.tasks.nonconvex import DigitsCNN, DigitsMLP, Rosenbrock
 from sandbox.tasks.scaled import ScaledDigitsMLP
 from sandbox.tasks.task import Task
 from sandbox.tasks.translation import TransformerVerses, TransformerWMT14
+from sandbox.utils import imports, suggest
 
 __all__ = ["DataTask", "Params", "PureTask", "Task", "about", "get", "names", "no_decay"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sandbox import generators
+from sandbox.utils import generators
 
 _STREAMS = {"init": 0, "order": 1, "noise": 2}
 

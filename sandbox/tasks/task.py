@@ -47,10 +47,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from sandbox import suggest
 from sandbox.tasks import data
 from sandbox.tasks.network import Frame, handed_out, untouched
 from sandbox.tasks.streams import Generators
+from sandbox.utils import suggest
 
 Params = dict[str, Tensor]
 SPLITS = ("train", "validation", "test")

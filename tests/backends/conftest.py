@@ -2,7 +2,9 @@
 
 import pytest
 
-from sandbox.backends import kernels, pieces, places
+from sandbox.backends.arena import places
+from sandbox.backends.inductor import kernels
+from sandbox.backends.recorded import pieces
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 
 import sandbox
 import variants
-from sandbox.backends import kernels
+from sandbox.backends.inductor import kernels
 from sandbox.blocks import ClipValue, L2Decay
 from tests.backends.trajectories import assert_backends_agree
 from tests.problem import MIXED as SHAPES

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import variants
-from sandbox import pure
-from sandbox.backends import graph
-from sandbox.backends.cut import Reduction, cut
-from sandbox.backends.layout import REDUCED
+from sandbox.backends.tracing import graph
+from sandbox.backends.tracing.cut import Reduction, cut
+from sandbox.backends.tracing.layout import REDUCED
+from sandbox.recipe import pure
 
 # phases: one more than the reductions that depend on one another
 PHASES = {

@@ -6,7 +6,7 @@ import types
 import pytest
 import torch
 
-from sandbox.backends import headers, instructions, kernels
+from sandbox.backends.inductor import headers, instructions, kernels
 
 
 def test_it_is_the_one_that_kernels_ask_for(monkeypatch):

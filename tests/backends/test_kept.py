@@ -11,8 +11,8 @@ import torch
 
 import sandbox
 import variants
-from sandbox.backends import kernels
-from sandbox.backends.kept import path_of
+from sandbox.backends.inductor import kernels
+from sandbox.backends.inductor.kept import path_of
 from tests.outside_blocks import Halfway
 
 STEP = """

@@ -7,9 +7,9 @@ import torch
 
 import sandbox
 import variants
-from sandbox.backends import pieces
-from sandbox.backends.plan import Plan
-from sandbox.backends.record import NotRecordable, record
+from sandbox.backends.arena.plan import Plan
+from sandbox.backends.recorded import pieces
+from sandbox.backends.tracing.record import NotRecordable, record
 from sandbox.blocks import TwoLoop
 
 

@@ -13,9 +13,9 @@ import torch
 
 import sandbox
 import variants
-from sandbox import rounding
-from sandbox.backends import places
+from sandbox.backends.arena import places
 from sandbox.blocks import ELEMENT
+from sandbox.recipe import rounding
 
 BF16 = torch.bfloat16
 # small ones, one of many rows, and one that goes its own way, in more than one piece

@@ -9,7 +9,7 @@ import torch
 
 import sandbox
 import variants
-from sandbox.backends import exported
+from sandbox.backends.torchscript import exported
 from sandbox.blocks import ClipGlobalNorm
 from tests.problem import Torchs
 

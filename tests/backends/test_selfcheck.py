@@ -263,7 +263,7 @@ def test_words_and_states_of_blocks_are_checked():
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16], ids=str)
 def test_every_variant_passes_in_the_arena(name, dtype):
     """The check itself raises no false alarm: in bfloat16, where rounding is largest, and float32, whatever the decay's rate."""
-    from sandbox.backends import graph, selfcheck
+    from sandbox.backends.tracing import graph, selfcheck
 
     made = light(name)
     values, structure = graph.numbers_of(made, 1.0, 0.01, made.init(torch.zeros(2)), evaluated=True)

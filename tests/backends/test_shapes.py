@@ -10,7 +10,7 @@ from torch.func import vmap
 
 import sandbox
 import variants
-from sandbox.backends import kernels
+from sandbox.backends.inductor import kernels
 from sandbox.blocks import Unit
 from sandbox.forms import toml
 from tests.outside_blocks import Both, Dense

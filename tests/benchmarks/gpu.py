@@ -24,8 +24,8 @@ import torch
 
 import sandbox
 import variants
-from sandbox.backends.compiled import Compiled
-from sandbox.experiments.manifest import environment
+from sandbox.backends.inductor.compiled import Compiled
+from sandbox.experiments.reports.manifest import environment
 from tests.benchmarks.contenders import SHAPES, parameters
 
 logging.getLogger("torch._inductor.cudagraph_utils").setLevel(logging.ERROR)  # says for each graph why it was skipped

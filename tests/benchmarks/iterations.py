@@ -20,7 +20,7 @@ import torch
 
 import sandbox
 from sandbox import tasks
-from sandbox.experiments.manifest import environment
+from sandbox.experiments.reports.manifest import environment
 from sandbox.tasks import Task
 
 TASKS = ("lenet-fashion", "resnet8-fashion", "lstm-speeches", "transformer-verses")

@@ -7,9 +7,9 @@ import torch
 
 import sandbox
 import variants
-from sandbox.ablation import ablate
 from sandbox.blocks import AdamWDecay, ClipEach, Decoupled, Divide, Sign, Solve, block
 from sandbox.forms import toml
+from sandbox.forms.ablation import ablate
 from tests.light import BACKENDS, each_backend
 from tests.problem import Torchs
 

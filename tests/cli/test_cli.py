@@ -128,7 +128,11 @@ def test_a_file_in_place_of_the_folder_is_said_before_the_work(command, tmp_path
     def work(*arguments, **options):
         pytest.fail("work was begun")
 
-    for name in ("theory_checks.record", "theory_checks.adversary.search", "theory_checks.counterexamples.all_cases"):
+    for name in (
+        "theory_checks.record",
+        "theory_checks.search.adversary.search",
+        "theory_checks.proofs.counterexamples.all_cases",
+    ):
         monkeypatch.setattr(name, work)
     for name in (
         "sandbox.experiments.compare.compare",

@@ -14,8 +14,9 @@ import polars as pl
 import pytest
 import torch
 
-from sandbox import cli, interrupts
-from sandbox.experiments import executors
+from sandbox import cli
+from sandbox.experiments.runs import executors
+from sandbox.utils import interrupts
 
 SMALL = ["--task", "logistic-breast-cancer", "--steps", "20"]
 COMPARE = ["compare", "apollo", "sgd", *SMALL, "--rates", "1", "--seeds", "2", "--jobs", "1"]
@@ -58,12 +59,18 @@ def interrupt_at(monkeypatch, place, nth):
         (COMPARE, "sandbox.tasks:get", 1, NO_RUNS, set()),
         (
             COMPARE,
-            "sandbox.experiments.store:Store.add",
+            "sandbox.experiments.runs.store:Store.add",
             2,
             "Interrupted. Finished runs are kept in {out}/",
             {"results.parquet"},
         ),
-        (COMPARE, "sandbox.experiments.report:write", 1, "Interrupted. Finished runs are kept in {out}/", {"results.parquet"}),
+        (
+            COMPARE,
+            "sandbox.experiments.reports.report:write",
+            1,
+            "Interrupted. Finished runs are kept in {out}/",
+            {"results.parquet"},
+        ),
         (SWEEP, "sandbox.tasks:get", 1, NO_BLOCKS, set()),
         (SWEEP, "sandbox.ensemble:run", 1, NO_BLOCKS, set()),
         (SWEEP, "torch._functorch.vmap:_vmap_decrement_nesting", 1, NO_BLOCKS, set()),
@@ -72,7 +79,7 @@ def interrupt_at(monkeypatch, place, nth):
         (CURVATURE, "sandbox.tasks:get", 1, NO_RUNS, set()),
         (CURVATURE, "torch.optim:Optimizer.__init__", 1, NO_RUNS, set()),
         (CURVATURE, "sandbox.curvature:diagonal", 6, "Interrupted. Finished runs are kept in {out}/", {"probes.parquet"}),
-        (REGRET, "theory_checks.regret:check", 1, NOTHING, set()),
+        (REGRET, "theory_checks.claims.regret:check", 1, NOTHING, set()),
         (
             REGRET,
             "matplotlib.figure:Figure.savefig",
@@ -96,7 +103,7 @@ def test_while_it_works(command, place, nth, says, files, tmp_path, monkeypatch,
     torch.zeros(1).requires_grad_()  # raises inside of a transformation of torch.func: none was left behind
 
 
-@pytest.mark.parametrize("place", ["sandbox.ensemble:run", "sandbox.experiments.statistics:paired"])
+@pytest.mark.parametrize("place", ["sandbox.ensemble:run", "sandbox.experiments.selection.statistics:paired"])
 def test_while_it_calibrates(place, monkeypatch, capsys):
     interrupt_at(monkeypatch, place, 1)
     assert cli.main(["calibrate", "sgd", "--comparisons", "4", "--pairs", "2", "--steps", "2"]) == 130
@@ -107,7 +114,7 @@ def test_while_it_calibrates(place, monkeypatch, capsys):
     ("place", "nth", "says"),
     [
         ("sandbox.tasks:get", 1, "Interrupted before any runs were finished; nothing is kept."),
-        ("sandbox.experiments.store:Store.add", 2, "Interrupted. Finished runs are kept in {out}/"),
+        ("sandbox.experiments.runs.store:Store.add", 2, "Interrupted. Finished runs are kept in {out}/"),
     ],
 )
 def test_while_it_studies(place, nth, says, tmp_path, monkeypatch, capsys):
@@ -148,7 +155,7 @@ def test_while_it_imports(command, module, says, tmp_path):
 def test_an_interrupted_comparison_continues(tmp_path, monkeypatch):
     command = [*COMPARE, "--out", str(tmp_path)]
     with monkeypatch.context() as patched:
-        interrupt_at(patched, "sandbox.experiments.store:Store.add", 3)
+        interrupt_at(patched, "sandbox.experiments.runs.store:Store.add", 3)
         assert cli.main(command) == 130
     before = pl.read_parquet(tmp_path / "results.parquet")["run"].unique()
     assert cli.main(command) == 0

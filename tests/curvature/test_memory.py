@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from sandbox import curvature
-from sandbox.memory import chunk, peak
+from sandbox.utils.memory import chunk, peak
 from tests.curvature.problem import N, batch, loss, params
 
 

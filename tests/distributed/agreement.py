@@ -9,9 +9,10 @@ from torch.nn.functional import mse_loss
 
 import sandbox
 import variants
-from sandbox import curvature, hessian, probes
-from sandbox.backends import places
-from sandbox.experiments.shares import Shares
+from sandbox import curvature, probes
+from sandbox.backends.arena import places
+from sandbox.curvature import hessian
+from sandbox.experiments.runs.shares import Shares
 from tests.distributed import cases
 
 

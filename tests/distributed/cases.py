@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 
 import sandbox
 import variants
-from sandbox.backends import places
+from sandbox.backends.arena import places
 from sandbox.blocks import ClipGlobalNorm, ClipParameterNorm
 from tests.distributed.ranks import outcome
 from tests.light import light

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox.experiments import report
+from sandbox.experiments.reports import report
 
 
 @pytest.fixture

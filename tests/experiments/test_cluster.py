@@ -11,8 +11,8 @@ import pytest
 
 import sandbox
 import variants
-from sandbox.experiments import executors, identity
 from sandbox.experiments.compare import compare
+from sandbox.experiments.runs import executors, identity
 from tests.experiments.test_executors import SMALL, Deadly
 
 DROP = ["seconds_a_step"]

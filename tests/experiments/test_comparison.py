@@ -17,9 +17,9 @@ import torch
 import sandbox
 import variants
 from sandbox import tasks
-from sandbox.experiments import run, unit
 from sandbox.experiments.compare import compare
-from sandbox.experiments.store import Store
+from sandbox.experiments.runs import run, unit
+from sandbox.experiments.runs.store import Store
 from sandbox.forms import toml
 from tests.experiments.plans import SMALL
 from tests.outside_blocks import Halfway, MeanAbsolute

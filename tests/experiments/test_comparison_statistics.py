@@ -10,12 +10,12 @@ import sandbox
 import variants
 from sandbox import tasks
 from sandbox.experiments import compare as comparison
-from sandbox.experiments import run
 from sandbox.experiments.compare import compare
-from sandbox.experiments.methods import Ours
-from sandbox.experiments.result import Chosen
-from sandbox.experiments.search import Trial, Tuner
-from sandbox.experiments.settings import Options, Run
+from sandbox.experiments.reports.result import Chosen
+from sandbox.experiments.runs import run
+from sandbox.experiments.runs.methods import Ours
+from sandbox.experiments.runs.settings import Options, Run
+from sandbox.experiments.selection.search import Trial, Tuner
 from tests.experiments.plans import SMALL
 
 

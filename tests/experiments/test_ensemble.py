@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import variants
-from sandbox import ensemble, memory
+from sandbox import ensemble
 from sandbox.blocks import Number, Rectifier, block, number
 from sandbox.ensemble import lockstep, recorded
+from sandbox.utils import memory
 from tests.experiments.bowl import SHAPES, TASK, Bowl, alone, close
 from tests.light import MECHANISMS, NAMES, each, light
 from tests.outside_blocks import Halfway, MeanAbsolute, RawProbe

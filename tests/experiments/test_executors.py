@@ -14,9 +14,9 @@ import pytest
 
 import variants
 from sandbox.blocks import Rectifier, block
-from sandbox.experiments import executors, store, unit
 from sandbox.experiments.compare import compare
-from sandbox.experiments.store import Claims
+from sandbox.experiments.runs import executors, store, unit
+from sandbox.experiments.runs.store import Claims
 
 SMALL = dict(seeds=2, tuning_seeds=1, rates=3, steps=20, evaluations=4, vectorised=False)
 
@@ -86,7 +86,7 @@ def test_an_error_in_a_block_ends_its_variant_only(tmp_path):
 def test_two_calls_at_once_share_a_folder(tmp_path):
     """The one that is at work holds its runs; the other waits for them, and nothing is made twice."""
     code = (
-        "import sys\nfrom sandbox.experiments import unit\nfrom sandbox.experiments.compare import compare\n"
+        "import sys\nfrom sandbox.experiments.runs import unit\nfrom sandbox.experiments.compare import compare\n"
         "original, made = unit.train, []\n"
         "unit.train = lambda *a: made.append(1) or original(*a)\n"
         f"compare(['apollo', 'sgd'], 'quadratic', out={str(tmp_path)!r}, seeds=2, tuning_seeds=1, rates=3, steps=20, "
@@ -101,7 +101,7 @@ def test_two_calls_at_once_share_a_folder(tmp_path):
 def test_claims_die_with_their_holder(tmp_path):
     mine = Claims(tmp_path)
     code = (
-        "import sys\nfrom pathlib import Path\nfrom sandbox.experiments.store import Claims\n"
+        "import sys\nfrom pathlib import Path\nfrom sandbox.experiments.runs.store import Claims\n"
         f"print(Claims(Path({str(tmp_path)!r})).take('a'), flush=True)\n"
     )
     assert mine.take("a")
@@ -136,7 +136,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
 KILLED = """
 import os, signal
 from pathlib import Path
-from sandbox.experiments import store
+from sandbox.experiments.runs import store
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -172,7 +172,7 @@ def test_a_kill_at_any_moment_of_writing_leaves_a_whole_run_or_none(tmp_path):
 FULL = """
 import resource
 from pathlib import Path
-from sandbox.experiments.store import Store
+from sandbox.experiments.runs.store import Store
 
 store = Store(Path(FOLDER))
 store.add("small", {}, [{"step": 1}], [])
@@ -257,7 +257,7 @@ def test_two_threads_write_one_file(tmp_path):
 
 DYING = """
 import signal
-from sandbox.experiments.executors import Processes
+from sandbox.experiments.runs.executors import Processes
 
 def never(sent):
     signal.pause()

@@ -13,9 +13,9 @@ import torch
 
 import variants
 from sandbox import tasks
-from sandbox.experiments import identity
 from sandbox.experiments.compare import compare
-from sandbox.experiments.methods import method
+from sandbox.experiments.runs import identity
+from sandbox.experiments.runs.methods import method
 from tests import outside_blocks
 
 QUADRATIC = tasks.get("quadratic")
@@ -159,7 +159,7 @@ def test_a_block_that_was_edited_is_another_run(write, tmp_path):
 def test_the_same_in_every_process():
     """Also where Python orders sets otherwise, and without bytecode from disk."""
     text = (
-        "import variants, tests.outside_blocks as outside\nfrom sandbox import tasks\nfrom sandbox.experiments import identity\n"
+        "import variants, tests.outside_blocks as outside\nfrom sandbox import tasks\nfrom sandbox.experiments.runs import identity\n"
         "recipe = variants.get('apollo').replace(rectifier=outside.Halfway(), name='x')\n"
         "found = identity.of([tasks.get('digits-mlp'), recipe, {'a', 'b', 'c', 'd', len}]), identity.package()\n"
     )

@@ -10,8 +10,9 @@ import sandbox
 import variants
 from sandbox import curvature, probes, tasks
 from sandbox.blocks import Curvature, block
-from sandbox.experiments import inspect_report, ours
 from sandbox.experiments.inspect import inspect
+from sandbox.experiments.reports import inspect_report
+from sandbox.experiments.runs import ours
 from sandbox.probes import EVERYTHING
 from tests.experiments import networks
 

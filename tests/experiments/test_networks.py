@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional
 
 import sandbox
-from sandbox.experiments import plan as comparison
 from sandbox.experiments.compare import compare
-from sandbox.experiments.settings import Options
+from sandbox.experiments.runs.settings import Options
+from sandbox.experiments.selection import plan as comparison
 from tests.experiments import networks
 
 SMALL = dict(seeds=2, tuning_seeds=1, rates=2, evaluations=3)
@@ -79,9 +79,9 @@ def test_what_is_told(reference):
 
 def test_a_run_is_what_it_says():
     """By hand: training mode in steps, evaluation mode in evaluations, the streams of order and noise, two groups."""
-    from sandbox.experiments.methods import method
-    from sandbox.experiments.run import train
-    from sandbox.experiments.settings import Run
+    from sandbox.experiments.runs.methods import method
+    from sandbox.experiments.runs.run import train
+    from sandbox.experiments.runs.settings import Run
     from sandbox.tasks.streams import Generators
 
     task = networks.Net()
@@ -126,7 +126,7 @@ def test_a_plain_network_is_made_together():
         )  # fmt: skip
         plans.append(comparison.plan(["apollo"], task, **options))
     assert plans[0].refusals == {}
-    from sandbox.experiments.unit import Look, Unit, made
+    from sandbox.experiments.runs.unit import Look, Unit, made
 
     found = []
     for plan in plans:

@@ -7,10 +7,10 @@ from torch import nn
 import sandbox
 import variants
 from sandbox import tasks
-from sandbox.experiments.methods import method
-from sandbox.experiments.outside import Outside, spelled
-from sandbox.experiments.run import train
-from sandbox.experiments.settings import Options, Run
+from sandbox.experiments.runs.methods import method
+from sandbox.experiments.runs.outside import Outside, spelled
+from sandbox.experiments.runs.run import train
+from sandbox.experiments.runs.settings import Options, Run
 from tests.experiments import networks
 
 

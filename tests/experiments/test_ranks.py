@@ -10,9 +10,9 @@ import pytest
 
 import variants
 from sandbox.blocks import Rectifier, SameBatch, block
-from sandbox.experiments import unit
 from sandbox.experiments.compare import compare
-from sandbox.experiments.settings import Options
+from sandbox.experiments.runs import unit
+from sandbox.experiments.runs.settings import Options
 from tests.experiments import ranks
 
 SMALL = dict(seeds=2, tuning_seeds=1, rates=1, steps=12, evaluations=3, vectorised=False)
@@ -98,7 +98,7 @@ def test_tasks_without_rows_drawn_labels_and_devices_are_refused(tmp_path):
 
 def test_a_rank_that_fails_or_dies_ends_the_others(tmp_path, monkeypatch):
     """The check is put out of the way: it would find what fails."""
-    monkeypatch.setattr("sandbox.experiments.shares.check", lambda task, size: None)
+    monkeypatch.setattr("sandbox.experiments.runs.shares.check", lambda task, size: None)
     with pytest.raises(unit.Failed) as error:
         compare(["apollo"], ranks.task(loss=ranks.failing), out=tmp_path / "failing", ranks=2, **SMALL)
     (failure,) = error.value.failures

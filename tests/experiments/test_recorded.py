@@ -5,9 +5,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 import variants
-from sandbox import ensemble, memory
-from sandbox.backends.record import NotRecordable
+from sandbox import ensemble
+from sandbox.backends.tracing.record import NotRecordable
 from sandbox.ensemble import recorded
+from sandbox.utils import memory
 from tests.experiments.bowl import TASK
 from tests.light import each, light
 

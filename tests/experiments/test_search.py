@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from sandbox.blocks import AbsoluteFloor, SoftAbsolute
-from sandbox.experiments import search
 from sandbox.experiments.compare import compare
-from sandbox.experiments.methods import method
-from sandbox.experiments.search import Axis, Trial, Tuner, expected_best, flatness
+from sandbox.experiments.runs.methods import method
+from sandbox.experiments.selection import search
+from sandbox.experiments.selection.search import Axis, Trial, Tuner, expected_best, flatness
 
 
 def trials(losses, rates=None):

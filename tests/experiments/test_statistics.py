@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.experiments.statistics import enough_seeds, holm, interval, paired, sign_flip
+from sandbox.experiments.selection.statistics import enough_seeds, holm, interval, paired, sign_flip
 
 
 @settings(max_examples=30, deadline=None)

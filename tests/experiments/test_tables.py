@@ -12,11 +12,11 @@ from rich.console import Console
 
 import sandbox
 import variants
-from sandbox import literal
 from sandbox.cli import screen
-from sandbox.experiments import inspect_report, tables
 from sandbox.experiments.callbacks import CSV, TensorBoard
 from sandbox.experiments.compare import compare
+from sandbox.experiments.reports import inspect_report, tables
+from sandbox.utils import literal
 from tests.experiments import networks
 
 NAMES = [

@@ -10,8 +10,8 @@ import torch
 
 import sandbox
 import variants
-from sandbox import rounding
-from sandbox.composition import AGAIN
+from sandbox.recipe import rounding
+from sandbox.recipe.composition import AGAIN
 
 BF16 = torch.bfloat16
 HOW = ["file", "deepcopy", "pickle", "distributed"]

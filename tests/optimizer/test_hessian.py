@@ -11,7 +11,7 @@ from torch.func import functional_call, hessian
 import sandbox
 import variants
 from sandbox.blocks import AdamWDecay
-from sandbox.hessian import generator, hutchinson, rademacher
+from sandbox.curvature.hessian import generator, hutchinson, rademacher
 from tests.literal import AdaHessian
 
 

@@ -18,9 +18,9 @@ from sandbox.blocks import (
     Product,
     SameBatch,
 )
-from sandbox.experiments.methods import method
-from sandbox.experiments.run import train
-from sandbox.experiments.settings import Run
+from sandbox.experiments.runs.methods import method
+from sandbox.experiments.runs.run import train
+from sandbox.experiments.runs.settings import Run
 from tests.light import each_backend
 from tests.problem import Torchs
 

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 import sandbox
 import variants
-from sandbox import labels
 from sandbox.blocks import GaussNewtonEMA
+from sandbox.curvature import labels
 
 
 def test_the_bits_are_splitmix64s():

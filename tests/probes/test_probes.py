@@ -11,7 +11,7 @@ import torch
 import sandbox
 import variants
 from sandbox import probes
-from sandbox.backends import places
+from sandbox.backends.arena import places
 from tests.problem import Torchs
 
 SHAPES = [(4, 3), (5,), (), (2, 3, 2), (1, 6), (40, 3)]

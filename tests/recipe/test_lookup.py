@@ -8,7 +8,7 @@ import types
 import pytest
 
 import variants
-from sandbox import lookup
+from sandbox.forms import lookup
 
 # In a folder of one's own, as the installed command and as `python -m sandbox` (which puts the folder first on the path).
 COMMANDS = """

@@ -21,8 +21,8 @@ from sandbox.blocks import (
     WeakSecant,
 )
 from sandbox.forms import toml
-from sandbox.parts import SLOTS
 from sandbox.recipe import Recipe
+from sandbox.recipe.parts import SLOTS
 from sandbox.schedules import Geometric, InverseSquareRoot
 from tests.light import KINDS, MECHANISMS, each, light
 from tests.problem import SHAPES, Problem

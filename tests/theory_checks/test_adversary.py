@@ -12,8 +12,11 @@ import torch
 
 from sandbox import cli
 from sandbox.schedules import InverseSquareRoot
-from theory_checks import adversary, attacks, counterexamples, population, problems, record, regret, standstill
-from theory_checks.hunt import Candidate, Hunt, Over
+from theory_checks import problems, record
+from theory_checks.claims import regret
+from theory_checks.proofs import counterexamples
+from theory_checks.search import adversary, attacks, population, standstill
+from theory_checks.search.hunt import Candidate, Hunt, Over
 
 SOUND = [name for name, target in adversary.TARGETS.items() if target.sound]
 
@@ -150,7 +153,7 @@ def test_from_ce1_to_a_violation():
 def set_clock(monkeypatch, step):
     """A clock that advances by `step` seconds each time it is read, whatever the machine; one that stands still for 0."""
     readings = itertools.count()
-    monkeypatch.setattr("theory_checks.hunt.time", types.SimpleNamespace(monotonic=lambda: step * next(readings)))
+    monkeypatch.setattr("theory_checks.search.hunt.time", types.SimpleNamespace(monotonic=lambda: step * next(readings)))
 
 
 @pytest.mark.parametrize("theorem", ["regret", "monotone"])

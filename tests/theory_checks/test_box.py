@@ -11,10 +11,12 @@ from scipy.spatial.distance import pdist
 
 from sandbox.blocks import AbsoluteFloor, Box, Monotone, Projection, block
 from sandbox.schedules import InverseSquareRoot
-from theory_checks import counterexamples, native, problems, record, regret
-from theory_checks.regret import STATED
+from theory_checks import problems, record
+from theory_checks.claims import regret
+from theory_checks.claims.regret import STATED
+from theory_checks.proofs import counterexamples, native
+from theory_checks.proofs.scalar import Rule
 from theory_checks.report import VACUOUS, VERIFIED, fit_slope
-from theory_checks.scalar import Rule
 
 
 def monotone(ceiling, sigma=1.0, beta=1e-9):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from theory_checks import native, scalar
-from theory_checks.scalar import Rule
+from theory_checks.proofs import native, scalar
+from theory_checks.proofs.scalar import Rule
 
 
 @pytest.fixture(autouse=True)

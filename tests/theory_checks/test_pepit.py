@@ -9,7 +9,9 @@ import torch
 
 from sandbox.blocks import EMA
 from sandbox.schedules import InverseSquareRoot
-from theory_checks import counterexamples, frozen, problems, record, regret
+from theory_checks import problems, record
+from theory_checks.claims import frozen, regret
+from theory_checks.proofs import counterexamples
 
 
 @pytest.mark.slow

@@ -8,7 +8,9 @@ import torch
 
 import variants
 from sandbox.schedules import InverseSquareRoot
-from theory_checks import counterexamples, nonconvex, premises, problems, record, regret, vacuity
+from theory_checks import problems, record
+from theory_checks.claims import nonconvex, premises, regret, vacuity
+from theory_checks.proofs import counterexamples
 from theory_checks.report import VACUOUS
 
 APOLLO = counterexamples.theory_apollo()

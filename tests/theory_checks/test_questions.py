@@ -11,7 +11,10 @@ import torch
 from sandbox import cli
 from sandbox.blocks import EMA, AbsoluteFloor, Monotone, ScaleInvariantFloor
 from sandbox.schedules import InverseSquareRoot
-from theory_checks import counterexamples, drift, problems, questions, rates, record, regret, same_batch, scalar, tightness
+from theory_checks import problems, record
+from theory_checks.claims import regret
+from theory_checks.open_questions import drift, questions, rates, same_batch, tightness
+from theory_checks.proofs import counterexamples, scalar
 
 BASE = counterexamples.theory_apollo(beta=0.0)
 RECIPES = {

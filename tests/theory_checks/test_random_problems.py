@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from sandbox.blocks import EMA, AbsoluteFloor, Monotone, WeakSecant
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
-from theory_checks import counterexamples, nonconvex, problems, record, regret
-from theory_checks.regret import STATED
+from theory_checks import problems, record
+from theory_checks.claims import nonconvex, regret
+from theory_checks.claims.regret import STATED
+from theory_checks.proofs import counterexamples
 from theory_checks.report import VERIFIED
 
 

@@ -9,7 +9,8 @@ from sandbox.blocks import EMA
 from sandbox.recipe import Recipe
 from sandbox.schedules import InverseSquareRoot
 from tests.light import each, light
-from theory_checks import coupling, problems, record, regret, scale_invariance, weak_secant
+from theory_checks import problems, record
+from theory_checks.claims import coupling, regret, scale_invariance, weak_secant
 from theory_checks.report import VACUOUS, VERIFIED
 
 VECTORS = [name for name in variants.names() if variants.get(name).evaluations == 1 and not variants.get(name).matrix]

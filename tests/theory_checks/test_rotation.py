@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from theory_checks import certificates, rotation
+from theory_checks.open_questions import rotation
+from theory_checks.proofs import certificates
 
 T = 4000
 ROUNDS = rotation.Rounds()

@@ -10,7 +10,8 @@ import torch
 import variants
 from sandbox.blocks import EMA, AbsoluteFloor, Decoupled, Monotone, NoAveraging, Stable
 from sandbox.schedules import InverseSquareRoot
-from theory_checks import counterexamples, problems, record, scalar
+from theory_checks import problems, record
+from theory_checks.proofs import counterexamples, scalar
 
 ROWS = np.random.default_rng(3).standard_normal((8, 3))
 
@@ -77,7 +78,7 @@ def test_blocks_that_are_not_written(changes, named):
 
 def test_balls_hold_the_exact_result():
     """Four steps of Apollo, β = ½, σ = 1, constant η = ¼, on dyadic gradients, in rationals."""
-    balls = pytest.importorskip("theory_checks.balls")
+    balls = pytest.importorskip("theory_checks.proofs.balls")
     pytest.importorskip("flint", reason="the extra `theory` is not installed")
     rows = [[1.0, -0.5], [-2.0, 0.25], [0.75, 1.5]]
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from tests.theory_checks.test_random_problems import RANDOM, random_run
-from theory_checks import counterexamples, problems, regret, slack
+from theory_checks import problems
+from theory_checks.claims import regret, slack
+from theory_checks.proofs import counterexamples
 
 
 @settings(max_examples=25, deadline=None)

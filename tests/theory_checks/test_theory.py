@@ -8,8 +8,10 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from theory_checks import counterexamples, nonconvex, problems, regret
-from theory_checks.regret import STATED
+from theory_checks import problems
+from theory_checks.claims import nonconvex, regret
+from theory_checks.claims.regret import STATED
+from theory_checks.proofs import counterexamples
 from theory_checks.report import VERIFIED, VIOLATED
 
 

@@ -167,7 +167,7 @@ CASES = {
 
 def changed(recipe, fields):
     """The recipe with fields of blocks replaced that are structure, by dotted name."""
-    from sandbox import parts
+    from sandbox.recipe import parts
 
     for name, value in fields.items():
         recipe = parts.replaced(recipe, name, value)

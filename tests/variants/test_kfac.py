@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import sandbox
 import variants
 from sandbox.blocks import EMA, AdamWDecay, SoftAbsolute, WeakSecant
-from sandbox.factors import Seen
+from sandbox.curvature.factors import Seen
 from sandbox.forms import toml
 
 KFAC = variants.get("kfac")

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from scipy import stats
 
-from sandbox.experiments import statistics
+from sandbox.experiments.selection import statistics
 from sandbox.studies.verdicts.quantities import Missing, Quantity, Rows, Seeds, final
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from sandbox.experiments import statistics
+from sandbox.experiments.selection import statistics
 from sandbox.studies.verdicts.claims import Claim
 from sandbox.studies.verdicts.deciders import Comparison, Decider, Every
 from sandbox.studies.verdicts.quantities import Missing, Rows

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from sandbox import studies
-from sandbox.experiments import statistics
+from sandbox.experiments.selection import statistics
 from sandbox.studies import report
 from sandbox.studies.run import run
 from sandbox.studies.verdicts import claims

@@ -1,0 +1,292 @@
+"""How a cohort's tensors lie for a graph, and a step of it: what the eager and the compiled backend have in common.
+
+Small tensors live in an arena: their state in one buffer a state, of which `optimizer.state[p][…]` are views.  A step copies
+their gradients in, runs one kernel over the whole arena, and takes the step off the parameters.  A large tensor (131,072
+entries or more on a CPU) goes through a kernel of its own kind, where it is, without a copy.  Kernels serve all sizes and are
+kept for the process: a recipe's structure needs one for arenas and one for large tensors, whatever models follow.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from sandbox.backends import reference
+from sandbox.backends.arena import places
+from sandbox.backends.arena.phased import PhasedRun, Unit, checks, phases
+from sandbox.backends.arena.places import Large, Run, Small, make_views
+from sandbox.backends.base import Cohort, Step, needs_sums, totals
+from sandbox.backends.tracing import graph, layout
+from sandbox.blocks import ELEMENT, SCOPE, scope
+from sandbox.distributed import ranks
+from sandbox.recipe import Recipe, rounding
+from sandbox.recipe.pure import state_dtype
+
+
+class Kernel(Protocol):
+    """One step of one signature.  steps_only: whether it writes the step in θ's place."""
+
+    steps_only: bool
+
+    def run_for(self, theta: Tensor) -> Run:
+        """What makes a step on a leaf like theta; it takes the graph's inputs as a list."""
+        ...
+
+
+class Planned:
+    """A backend whose steps are kernels over a plan; `kernel` says which."""
+
+    name: str
+    flat, rounds = False, True
+
+    def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Kernel:
+        """The kernel of a signature.  step_only: it may write the step in θ's place.  phased: its runs must be able to stop for
+        sums over several ranks (`PhasedRun`).  Raises NoGraph."""
+        raise NotImplementedError
+
+    def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
+        """Copies the gradients of small tensors into their arenas, whose sums are then one number for all of them."""
+        now = step.recipe, cohort.steps + 1, step.lr, cohort.last
+        values, names = graph.values_of(*now)
+        if cohort.plan is not None and names != cohort.plan.names:
+            cohort.plan = cohort.plan.others.get(tuple(names), cohort.plan)
+        if cohort.plan is None or names != cohort.plan.names or not cohort.plan.fits(step):
+            values, structure = graph.numbers_of(*now, evaluated=True)
+            cohort.check(step.grads)
+            if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
+                others = cohort.plan.others if cohort.plan is not None else {}
+                with torch.device("cpu"):  # not on another default device
+                    cohort.plan = Plan(cohort, step, structure, self)
+                if step.recipe.alone:  # states stay where they are, so plans for steps with other things due stay right
+                    cohort.plan.others = others
+                    others[tuple(names)] = cohort.plan
+            cohort.plan.recipe, cohort.plan.names = step.recipe, names
+        try:
+            return cohort.plan.load(step, values, cohort.steps + 1, check=check)
+        except RuntimeError:
+            cohort.check(step.grads)
+            raise
+
+    def phases(self, cohort: Cohort, step: Step) -> ranks.Run[Callable[[], None]]:
+        """See `Backend`."""
+        return phases(cohort.plan.units(step), cohort, step)
+
+    def step(self, cohort: Cohort, step: Step) -> None:
+        """One step of the cohort: a graph for each arena, one call for each large tensor."""
+        cohort.plan.step(cohort, step)
+
+
+class Plan:
+    """How a cohort runs: which tensors go where, and every buffer and view that a step needs."""
+
+    def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Planned) -> None:
+        self.recipe, self.structure, self.flat, self.kernel = (
+            step.recipe,
+            structure,
+            backend.flat,
+            functools.partial(backend.kernel, phased=needs_sums(cohort, step)),
+        )
+        self.names: list[str] = []  # of the coefficients, and what is due
+        self.others: dict[tuple[str, ...], Plan] = {}  # by these names
+        self.threads = torch.get_num_threads()  # Inductor writes it into its code
+        self.stored = step.state_dtype
+        kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
+        length = structure.num_leaves
+        # filled and never replaced: graphs and their calls keep them
+        self.numbers = {(dtype, device): torch.zeros(length, dtype=dtype, device=device) for dtype, device in kinds}
+        self.keys = {device: torch.zeros(1, dtype=torch.int32, device=device) for _, device in kinds if self.stored}
+        self.norms = {key: [torch.zeros(1, dtype=key[0], device=key[1])] * self.recipe.needs_norm for key in kinds}
+        self.large: list[Large] = []
+        self.tensorwise: list[int] = []  # matrices of one row or column: a graph would take the 1 for a constant
+        small: dict[Any, list[int]] = {}
+        for i, (p, g) in enumerate(zip(cohort.params, step.grads, strict=True)):
+            if self.recipe.alone and min(scope.matrix(p) if self.recipe.matrix else (p.numel(),)) < 2:
+                self.tensorwise.append(i)
+            elif self._is_large(p):
+                self._add_large(cohort, i, p, g)
+            else:
+                small.setdefault((state_dtype(p.dtype), p.device), []).append(i)
+        if self.recipe.scope == "global" and len(small) > 1:
+            raise ValueError("scope 'global' needs all tensors of a group on one device and in one precision")
+        self.small = [self._arena(cohort, indices, *key) for key, indices in small.items()]
+
+    def fits(self, step: Step) -> bool:
+        """Whether nothing has changed but rates."""
+        return self.recipe is step.recipe and self.describes(step)
+
+    def describes(self, step: Step) -> bool:
+        """Whether the plan is still right: a model may have been cast since (an arena does not mind), threads added."""
+        return self.threads == torch.get_num_threads() and all(large.fits(step.grads[large.index]) for large in self.large)
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def _is_large(self, p: Tensor) -> bool:
+        if self.recipe.alone:
+            return True
+        if (
+            p.numel() < places.LARGE.get(p.device.type, places.LARGE["cuda"])
+            or self.recipe.scope == "global"
+            or not p.is_contiguous()
+        ):
+            return False
+        return layout.kind_of(self.recipe, p) == "whole" or (p.shape[0] > 1 and p.numel() > p.shape[0])
+
+    def _signature(
+        self, kind: str, theta: torch.dtype, device: torch.device, grad: torch.dtype, width: int = 0
+    ) -> graph.Signature:
+        numbers = theta, grad, state_dtype(theta)
+        return graph.Signature(self.structure, kind, width, self.recipe.scope, *numbers, str(device), True, self.stored)
+
+    def _places(self, signature: graph.Signature, first: Tensor) -> list[Tensor]:
+        """What `layout.counter` takes, where states are rounded."""
+        return [self.keys[first.device], first, layout.columns(signature.row, first.device)] if self.stored else []
+
+    def _add_large(self, cohort: Cohort, i: int, p: Tensor, g: Tensor) -> None:
+        kind = layout.kind_of(self.recipe, p)
+        signature = self._signature(kind, p.dtype, p.device, g.dtype)
+        kernel = self.kernel(self.recipe, signature, step_only=False)
+        states = []
+        for name, shape in self.recipe.state_kinds().items():
+            # a model may have been cast: the graph reads states in the precision in which it computes
+            value = cohort.states[i][name].to(p.device, rounding.dtype_of(shape, state_dtype(p.dtype), self.stored))
+            value = value.contiguous()
+            cohort.replace_state(i, name, value)
+            if shape in (ELEMENT, SCOPE) and value.ndim:
+                value = layout.flatten(kind, value)
+            states.append(value if value.ndim else value.view(1))
+        key = state_dtype(p.dtype), p.device
+        first = torch.tensor([rounding.signed(cohort.first(i))], dtype=torch.int32, device=p.device)
+        extra = self.numbers[key], self.norms[key], self._places(signature, first)
+        self.large.append(Large(i, kind, p, g.dtype, states, *extra, kernel.run_for(p), self.recipe.alone))
+
+    def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
+        recipe, params = self.recipe, [cohort.params[i] for i in indices]
+        if self.flat and any(p.dtype != dtype for p in params):
+            raise ValueError("flat=True needs parameters in float32 or float64, the precision in which a step computes")
+        width = 1 if recipe.scope == "channel" else layout.WIDTH
+        signature = self._signature("arena", dtype, device, dtype, width)
+        kernel = self.kernel(recipe, signature, step_only=not self.flat)
+        sizes = [p.numel() for p in params]
+        # at least two owners and two rows, one of them empty where needed: no graph then takes a size for the constant 1
+        empty = [0] * (2 - len(sizes))
+        tensors = each = layout.rows_of(sizes + empty, width, device)
+        if recipe.scope == "channel":
+            each = layout.rows_of([n for p in params for n in layout.channel_sizes(p)] + empty, width, device)
+        total = len(tensors.owner)
+        starts = [width * int(n) for n in (tensors.lengths.cumsum(0) - tensors.lengths)[: len(sizes)]]
+
+        def buffer(dtype: torch.dtype = dtype) -> tuple[Tensor, list[Tensor]]:
+            made = torch.zeros(total, width, dtype=dtype, device=device)
+            return made, [made.view(-1)[a : a + n].view(p.shape) for a, n, p in zip(starts, sizes, params, strict=True)]
+
+        states = []
+        for name, kind in recipe.state_kinds().items():
+            few = kind != ELEMENT and not (kind == SCOPE and recipe.scope == "coordinate")
+            if few:
+                counts = [math.prod(scope.shape_of(recipe.scope, p)) if kind == SCOPE else 1 for p in params]
+                owners = len(each.lengths) if kind == SCOPE else len(tensors.lengths)
+                made = torch.ones(owners, dtype=dtype, device=device)
+                parts = made[: sum(counts)].split(counts)
+                views = [part.view(cohort.states[i][name].shape) for part, i in zip(parts, indices, strict=True)]
+            else:
+                made, views = buffer(rounding.dtype_of(kind, dtype, self.stored))
+            for view, i in zip(views, indices, strict=True):
+                view.copy_(cohort.states[i][name])
+                cohort.replace_state(i, name, view)
+            states.append(made)
+        theta, theta_views = buffer()
+        g, g_views = buffer()
+        inputs = {name: buffer() for name in recipe.inputs}
+        rows = [t for r in (tensors, each) for t in (r.owner, r.lengths, r.valid)]
+        arena = Small(
+            indices=indices,
+            rows=rows,
+            theta=theta,
+            theta_views=theta_views,
+            addresses=[v.data_ptr() for v in theta_views],
+            g=g,
+            g_views=g_views,
+            inputs=inputs,
+            states=states,
+            numbers=self.numbers[dtype, device],
+            norm=self.norms[dtype, device],
+            places=self._places(signature, layout.first_places(tensors, [cohort.first(i) for i in indices], width)),
+            run=kernel.run_for(theta),
+            steps_only=kernel.steps_only,
+            params=params,
+        )
+        if self.flat:
+            make_views(arena)
+        return arena
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def load(self, step: Step, values: list[float], t: int, *, check: bool) -> list[Tensor]:
+        """Numbers and the gradients of small tensors, into the tensors that graphs read."""
+        for (dtype, device), numbers in self.numbers.items():
+            if device.type == "cpu":  # two calls of torch would cost more
+                numbers.numpy()[:] = values
+            else:
+                numbers.copy_(torch.tensor(values, dtype=dtype, device="cpu"))
+        for key in self.keys.values():
+            key.fill_(rounding.key(step.seed, t))
+        for norm in self.norms.values():
+            for kept in norm:
+                kept.copy_(cast(Tensor, step.norm))
+        for small in self.small:
+            everything = len(small.indices) == len(step.grads)
+            torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
+        if not check:
+            return []
+        others = [x.index for x in self.large if not checks(x.run)] + self.tensorwise
+        return [x.g.sum() for x in self.small if not checks(x.run)] + totals([step.grads[i] for i in others])
+
+    def step(self, cohort: Cohort, step: Step) -> None:
+        """Makes the step that was loaded."""
+        for large in self.large:
+            large.step(step.grads[large.index], [row[large.index] for row in step.inputs.values()])
+        for small in self.small:
+            self._run_arena(small, step)
+        if self.tensorwise:
+            reference.advance(cohort, step, [[i] for i in self.tensorwise])
+
+    def units(self, step: Step) -> list[Unit]:
+        """Arenas and large tensors, for a step in phases."""
+        found = [Unit([x.index], cast(PhasedRun, x.run), x.inputs(step.grads[x.index], []), _nothing) for x in self.large]
+        for small in self.small:
+            found.append(
+                Unit(
+                    small.indices, cast(PhasedRun, small.run), self._inputs(small, step), functools.partial(self._write, small)
+                )
+            )
+        return found
+
+    def _run_arena(self, small: Small, step: Step) -> None:
+        small.run(self._inputs(small, step))
+        self._write(small)
+
+    def _inputs(self, small: Small, step: Step) -> list[Tensor]:
+        extra = list(small.norm)
+        for name, (made, views) in small.inputs.items():
+            torch._foreach_copy_(views, [step.inputs[name][i] for i in small.indices])
+            extra.append(made)
+        if self.flat:
+            if [*map(Tensor.data_ptr, small.params)] != small.addresses:
+                make_views(small)
+        elif not small.steps_only:
+            torch._foreach_copy_(small.theta_views, small.params)
+        return [small.numbers, *small.rows, small.theta, small.g, *extra, *small.places, *small.states]
+
+    def _write(self, small: Small) -> None:
+        if small.steps_only:
+            torch._foreach_sub_(small.params, small.theta_views)
+        elif not self.flat:
+            torch._foreach_copy_(small.params, small.theta_views)
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,1 @@
+"""The compiled backend: a step's graph compiled by Inductor."""

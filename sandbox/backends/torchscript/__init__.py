@@ -1,0 +1,1 @@
+"""A step as a file of its own: TorchScript and torch.export."""

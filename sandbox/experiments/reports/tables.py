@@ -1,0 +1,192 @@
+"""Tables as plain text, Markdown and HTML; names from users are data in each of them."""
+
+from __future__ import annotations
+
+import html as web
+from typing import TYPE_CHECKING
+
+from sandbox.experiments.selection import search, statistics
+from sandbox.utils.literal import markdown as literal
+
+if TYPE_CHECKING:
+    from sandbox.experiments.reports.result import Comparison, Summary
+
+Table = tuple[list[str], list[list[str]]]  # heads, rows
+
+
+def of(result: Comparison) -> list[Table]:
+    """The results, and the paired differences to the first variant (none where there is only one)."""
+    task, seeds = result.plan.task, result.plan.seeds
+    head = ["variant", "lr", "final loss", "best loss", f"test {task.metric}", "diverged", "ms/step", "words", "on floor"]
+    rows = [_result(s, seeds) for s in result.summaries]
+    first, *others = result.summaries
+    if not others:
+        return [(head, rows)]
+    against = [f"minus {first.name}", "final loss [95 %]", "p", f"test {task.metric} [95 %]", "p"]
+    differences = [
+        [s.name, *_difference(s.train_difference, s.train_p, ".2g"), *_difference(s.test_difference, s.test_p, ".4f")]
+        for s in others
+    ]
+    return [(head, rows), (against, differences)]
+
+
+def _result(s: Summary, seeds: int) -> list[str]:
+    return [
+        s.name,
+        f"{s.lr:.3g}{' (edge)' if s.on_edge else ''}",
+        f"{s.train_loss:.4g}",
+        f"{s.best_loss:.4g}",
+        f"{s.test_metric:.4f}",
+        f"{s.diverged} of {seeds}",
+        f"{1000 * s.seconds_a_step:.2f}",
+        "—" if s.state_words is None else f"{s.state_words:.3g}",
+        "—" if s.floor_occupancy is None else f"{100 * s.floor_occupancy:.1f} %",
+    ]
+
+
+def _difference(d: statistics.Difference | None, p: float | None, digits: str) -> list[str]:
+    if d is None or p is None:
+        return ["—", "—"]
+    size = "some infinite" if d.mean is None else f"{d.mean:+{digits}} [{d.low:+{digits}}, {d.high:+{digits}}]"
+    return [size, "< 0.001" if p < 0.001 else f"{p:.3f}"]
+
+
+def budgets(result: Comparison) -> Table | None:
+    """What a search gave: the numbers chosen, the expected best loss against budget, and how flat the optimum is."""
+    if not result.plan.tuned:
+        return None
+    trials = result.plan.trials
+    ks = sorted({1, max(1, trials // 3), trials})
+    head = ["variant", "chosen", *(f"best of {k}" for k in ks), "decades within 1 %"]
+    rows = []
+    for s in result.summaries:
+        chosen = result.chosen[s.name]
+        best, flat = search.expected_best(chosen.trials), search.flatness(chosen.trials)
+        numbers = ", ".join(f"{n} {v:.3g}" if isinstance(v, float) else f"{n} {v}" for n, v in chosen.numbers.items())
+        shown = [f"{best[k - 1]:.4g}" if k <= len(best) else "—" for k in ks]
+        rows.append([s.name, numbers, *shown, "—" if flat is None else f"{flat:.2f}"])
+    return head, rows
+
+
+def power(result: Comparison) -> Table | None:
+    """The smallest difference to the first variant that these seeds find with 80 % power."""
+    first, *others = result.summaries
+    if not others:
+        return None
+    head = [f"minus {first.name}", "final loss", f"test {result.plan.task.metric}"]
+    rows = []
+    for s in others:
+        sizes = [
+            "—" if d is None or d.mean is None else f"{statistics.smallest_found(d.spread, d.pairs):.2g}"
+            for d in (s.train_difference, s.test_difference)
+        ]
+        rows.append([s.name, *sizes])
+    return head, rows
+
+
+def costs(result: Comparison) -> Table:
+    """What a run takes."""
+    head = ["variant", "gradient evaluations a run", "ms/step", "state words a parameter"]
+    rows = [
+        [
+            s.name,
+            "—" if s.gradients is None else f"{s.gradients:.0f}",
+            f"{1000 * s.seconds_a_step:.2f}",
+            "—" if s.state_words is None else f"{s.state_words:.3g}",
+        ]
+        for s in result.summaries
+    ]
+    return head, rows
+
+
+def notes(result: Comparison) -> list[str]:
+    """What a reader must know to read the table."""
+    plan = result.plan
+    first = result.summaries[0].name
+    better = "higher" if plan.task.higher_is_better else "lower"
+    schedule = plan.schedule if isinstance(plan.schedule, str) else "a schedule of one's own"
+    what = f"{plan.trials} trials" if plan.search else f"{plan.rates} rates"
+    tuning = f"{what} × {plan.tuning_seeds} tuning seeds a variant, chosen on validation loss"
+    said = [
+        f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {schedule}), {plan.seeds} paired seeds; "
+        f"{tuning if plan.tuned else 'each at its own default rate, untuned'}.",
+        f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % Student t interval; p: "
+        f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",
+    ]
+    if any(name not in plan.refusals for name in plan.names):
+        said.append("Runs of a variant were made together (vectorised); ms/step is a run's share of that.")
+    reasons: dict[str, list[str]] = {}
+    for name, reason in plan.refusals.items():
+        reasons.setdefault(reason, []).append(name)
+    said += [f"Made one by one: {', '.join(names)} ({reason})." for reason, names in reasons.items() if reason]
+    if result.exploratory:
+        said.append(f"Exploratory: {plan.seeds} seeds are too few for a conclusion ({result.enough_seeds} or more).")
+    edges = [s.name for s in result.summaries if s.on_edge]
+    if edges:
+        said.append(f"The best rate of {', '.join(edges)} lies on the edge of its grid: a wider one (rates) may do better.")
+    lost = [s.name for s in result.summaries if not s.tuned]
+    if lost:
+        said.append(f"Every rate of {', '.join(lost)} diverged in tuning; its default was kept.")
+    floors = [s for s in result.summaries if s.floor_occupancy is not None and s.floor_occupancy > 0.99]
+    if floors:
+        said.append(
+            f"On the floor almost everywhere: {', '.join(s.name for s in floors)}.  There D is the floor and the curvature "
+            "estimate hardly matters; with a constant floor σ the method is then momentum SGD with rate lr/σ."
+        )
+    if plan.options.time_limit is not None:
+        said.append(f"A run ended after {plan.options.time_limit:g} s at the latest: results depend on this machine.")
+    said += [f"Failed: {failure}." for failure in result.failures]
+    said += [f"Could not be read, and was made again: {path}." for path in result.unreadable]
+    return said
+
+
+# -- forms -------------------------------------------------------------------------------------------------------------
+
+
+def text(tables: list[Table], said: list[str]) -> str:
+    """Plain tables with their notes."""
+    lines: list[str] = []
+    for head, rows in tables:
+        widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
+        lines += ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in [head, *rows]]
+        lines.append("")
+    return "\n".join([*lines, *said])
+
+
+def markdown(tables: list[Table], said: list[str]) -> str:
+    """Markdown tables with their notes."""
+    lines: list[str] = []
+    for head, rows in tables:
+        lines += ["| " + " | ".join(map(literal, head)) + " |", "|" + "---|" * len(head)]
+        lines += ["| " + " | ".join(map(literal, row)) + " |" for row in rows]
+        lines.append("")
+    return "\n".join([*lines, *[f"{literal(n)}\n" for n in said]])
+
+
+def html(tables: list[Table], said: list[str]) -> str:
+    """HTML tables with their notes."""
+    parts = []
+    for head, rows in tables:
+        cells = "".join(f"<th>{web.escape(cell)}</th>" for cell in head)
+        body = "".join("<tr>" + "".join(f"<td>{web.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        parts.append(f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>")
+    return "\n".join([*parts, *(f"<p>{web.escape(n)}</p>" for n in said)])
+
+
+class Shown:
+    """What is shown as tables with notes: as plain text, in notebooks as HTML."""
+
+    def shown(self) -> tuple[list[Table], list[str]]:
+        """Tables and notes."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return text(*self.shown())
+
+    __repr__ = __str__
+
+    def _repr_markdown_(self) -> str:
+        return markdown(*self.shown())
+
+    def _repr_html_(self) -> str:
+        return html(*self.shown())

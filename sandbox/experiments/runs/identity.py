@@ -1,0 +1,248 @@
+"""Which stored results may stand for a run: those of the same code and data, as far as a user can predict.
+
+Counted are this package's source and version and torch's version, and of everything that a run uses (blocks, task, optimizer,
+schedule, probes) the source file of the module it comes from, if a user wrote that, with the user's modules that the file
+imports, and what the task holds: numbers, texts, tensors, arrays, containers and plain objects of these.  Sources count
+without comments and docstrings.  Not counted is what lies outside of all that: a file that the code reads, say.
+
+What comes from `__main__`, a shell or a notebook has no source that can be trusted: it is run again, unless `reuse` is asked.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import secrets
+import site
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from sandbox.blocks import Block
+from sandbox.utils import imports
+
+# What does not change a run's numbers: how they are shown and asked for.
+_SHOWN = ("cli", "reports", "calibrate.py", "describe.py", "callbacks.py", "literal.py", "progress.py", "verdicts")
+
+
+def of(value: Any, reuse: bool = False) -> str:
+    """Twelve digits of a value, the same in every process; random ones where it cannot be told.
+
+    reuse: take what comes from `__main__` by its name and bytecode.
+    """
+    return told(value, reuse) or secrets.token_hex(6)
+
+
+def told(value: Any, reuse: bool = False) -> str | None:
+    """The same; None where it cannot be told."""
+    digest = hashlib.sha256()
+    try:
+        for part in _Walk(reuse).parts(value):
+            digest.update(part)
+    except _Untold:
+        return None
+    return digest.hexdigest()[:12]
+
+
+@functools.cache
+def package() -> str:
+    """Of this package's source and version, and torch's."""
+    home = imports.PACKAGE
+    files = [path for path in sorted(home.rglob("*.py")) if not set(path.relative_to(home).parts) & set(_SHOWN)]
+    text = metadata.version("torch") + "".join(_source(path) for path in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class _Untold(Exception):
+    """Nothing can be said of a value."""
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device, torch.Size, range)
+
+
+class _Walk:
+    """One walk through a value, as bytes; what was seen before counts as its number."""
+
+    def __init__(self, reuse: bool) -> None:
+        self.reuse, self.seen, self.files = reuse, dict[int, tuple[int, Any]](), set[str]()
+
+    def parts(self, value: Any) -> Iterator[bytes]:
+        if isinstance(value, _PLAIN):
+            yield f"{type(value).__name__} {value!r};".encode()
+            return
+        if id(value) in self.seen:
+            yield f"again {self.seen[id(value)][0]};".encode()
+            return
+        if not isinstance(value, tuple | frozenset):  # whether equal constants are one object varies
+            self.seen[id(value)] = len(self.seen), value
+        yield f"{type(value).__name__}(".encode()
+        if isinstance(value, torch.Tensor):
+            yield f"{value.dtype}{tuple(value.shape)}".encode()
+            if not value.is_meta:
+                yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        elif isinstance(value, torch.Generator):
+            yield str(value.device).encode()  # a loader's: each run seeds it
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            yield f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
+        elif isinstance(value, list | tuple):
+            for item in value:
+                yield from self.parts(item)
+        elif isinstance(value, dict):
+            for key in sorted(value, key=str):
+                yield from self.parts(key)
+                yield from self.parts(value[key])
+        elif isinstance(value, set | frozenset):
+            yield repr(sorted(of(item, self.reuse) for item in value)).encode()
+        elif isinstance(value, types.ModuleType):
+            yield from self.module(value.__name__)
+        elif isinstance(value, type):
+            yield from self.module(value.__module__)
+            yield value.__qualname__.encode()
+        elif isinstance(value, types.FunctionType):
+            yield from self.function(value)
+        elif isinstance(value, types.MethodType):
+            yield from self.parts([value.__func__.__qualname__, value.__self__])
+        elif isinstance(value, types.BuiltinFunctionType):
+            yield f"{value.__module__}:{value.__qualname__}".encode()
+        elif isinstance(value, functools.partial):
+            yield from self.parts([value.func, value.args, value.keywords])
+        else:
+            yield from self.object(value)
+        yield b")"
+
+    def function(self, value: types.FunctionType) -> Iterator[bytes]:
+        """Its module's file, its name, what it has closed over, and its bytecode, which tells lambdas of one file apart."""
+        yield from self.module(value.__module__ or "__main__")
+        yield value.__qualname__.encode()
+        if own(value.__module__ or "__main__"):
+            yield from self.parts(_bytecode(value.__code__))
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            yield from self.parts([value.__defaults__, value.__kwdefaults__, cells])
+
+    def object(self, value: Any) -> Iterator[bytes]:
+        """Its class and what it holds: a block's numbers, the attributes of anything else."""
+        yield from self.parts(type(value))
+        if isinstance(value, Block):
+            held: Any = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
+        elif isinstance(value, DataLoader):  # and not what it remembers of being read
+            names = (
+                "dataset",
+                "batch_size",
+                "drop_last",
+                "sampler",
+                "batch_sampler",
+                "collate_fn",
+                "num_workers",
+                "worker_init_fn",
+            )
+            held = [getattr(value, name) for name in names]
+        elif isinstance(value, np.random.Generator):
+            held = value.bit_generator.state
+        elif hasattr(value, "__dict__"):
+            state = value.__getstate__()
+            held = state if isinstance(state, dict) else vars(value)
+        elif isinstance(value, np.generic):
+            held = value.item()
+        else:
+            raise _Untold
+        yield from self.parts(held)
+
+    def module(self, name: str) -> Iterator[bytes]:
+        """A module's name; the first time, where a user wrote it, its source and that of the user's modules it imports."""
+        yield name.encode()
+        if name in self.files or not own(name):
+            return
+        self.files.add(name)
+        file = _file(name)
+        if name == "__main__" or file is None:
+            if not self.reuse:
+                raise _Untold
+            return
+        yield _source(Path(file)).encode()
+        for found in _imports(name, Path(file)):
+            yield from self.module(found)
+
+
+def _bytecode(code: types.CodeType) -> list[Any]:
+    constants = list(code.co_consts)
+    if constants and isinstance(constants[0], str) and not code.co_name.startswith("<"):
+        del constants[0]  # where a function's docstring stands
+    return [code.co_code.hex(), code.co_names, code.co_varnames, [_constant(c) for c in constants]]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return _bytecode(value)
+    if isinstance(value, tuple):
+        return [_constant(v) for v in value]
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
+
+
+def _source(path: Path) -> str:
+    """A module's source as a syntax tree: without comments, docstrings and line numbers."""
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            del node.body[0]
+    return ast.dump(tree)
+
+
+def _imports(name: str, path: Path) -> list[str]:
+    """The user's modules that a file imports, by name."""
+    found = set()
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return sorted(each for each in found if each and own(each) and _file(each))
+
+
+def _file(module: str) -> str | None:
+    """A module's file, imported or not."""
+    if module in sys.modules:
+        return getattr(sys.modules[module], "__file__", None)
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return found.origin if found and found.has_location else None
+
+
+@functools.cache
+def installed() -> tuple[Path, ...]:
+    """Where Python and its packages are."""
+    paths = [*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages()]
+    return tuple({Path(path).resolve() for path in [*paths, site.getusersitepackages()] if path})
+
+
+def own(module: str) -> bool:
+    """Whether a user wrote a module: it is none of this package's, of Python's, nor of what is installed."""
+    if module == "__main__":
+        return True
+    top = module.partition(".")[0]
+    if top in ("sandbox", "variants", "theory_checks") or top in sys.stdlib_module_names:
+        return False
+    file = _file(module)
+    if file is None:
+        return module in sys.modules or importlib.util.find_spec(top) is None
+    return not any(Path(file).resolve().is_relative_to(home) for home in installed())

@@ -1,0 +1,204 @@
+"""How numbers are chosen: a grid, random draws, or Optuna's TPE; the same number of trials for every variant.
+
+    search={"lr": (1e-4, 1, "log"), "rectifier.sigma": (1e-3, 1, "log"), "moment": [EMA(beta=0.9), NoMoment()]}
+
+A range is (low, high), (low, high, "log"), or (low, high, "log", "relative") for factors of the variant's own value; a list is
+a choice, also of blocks for a slot.  A name that a variant lacks is not varied there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sandbox.experiments.runs.methods import Method
+from sandbox.utils import suggest
+
+TUNERS = ("grid", "random", "tpe")
+STARTUP = 10  # trials of TPE that are drawn at random, all at once
+
+Numbers = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """What a number may be: a range, or `choices`."""
+
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    choices: tuple[Any, ...] = ()
+
+    def points(self, count: int) -> list[Any]:
+        """So many values, lowest first; all choices."""
+        if self.choices:
+            return list(self.choices)
+        spaced = np.geomspace if self.log else np.linspace
+        return [float(f"{v:.6g}") for v in spaced(self.low, self.high, count)]
+
+    def on_edge(self, value: Any) -> bool:
+        """Whether a value lies within a twentieth of the range from its ends."""
+        if self.choices:
+            return False
+        scale = math.log if self.log else float
+        low, high, at = scale(self.low), scale(self.high), scale(value)
+        return min(at - low, high - at) <= 0.05 * (high - low)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Numbers that were tried, and the mean validation loss that they gave: infinite where a run diverged."""
+
+    numbers: Numbers
+    loss: float
+
+
+def axes_of(search: Mapping[str, Any], method: Method) -> dict[str, Axis]:
+    """The axes of a variant.  Raises ValueError or TypeError for a range that is none."""
+    known, found = method.hyperparameters(), {}
+    for name, given in search.items():
+        how = f"search: {name!r} must be (low, high), (low, high, 'log'[, 'relative']) or a list of choices, got {given!r}"
+        if isinstance(given, list):
+            if len(given) < 2:
+                raise ValueError(how)
+            axis = Axis(choices=tuple(given))
+        elif isinstance(given, tuple) and 2 <= len(given) <= 4 and set(given[2:]) <= {"log", "linear", "relative"}:
+            low, high = float(given[0]), float(given[1])
+            if not low < high < math.inf or ("log" in given and low <= 0):
+                raise ValueError(how)
+            own = float(known.get(name, 1.0)) if "relative" in given and name in known else 1.0
+            axis = Axis(low * own, high * own, "log" in given)
+        else:
+            raise TypeError(how)
+        if name in known:
+            found[name] = axis
+    return found
+
+
+def check(search: Mapping[str, Any], methods: Sequence[Method]) -> None:
+    """Raises ValueError for a name that no variant has."""
+    known = {name for method in methods for name in method.hyperparameters()}
+    for name in search:
+        if name not in known:
+            raise ValueError(suggest.unknown("number to search", name, known))
+
+
+class Tuner:
+    """Asks for trials, in as few rounds as its method allows, and is told what they gave."""
+
+    def __init__(self, axes: Mapping[str, Axis], tuner: str, trials: int, seed: int) -> None:
+        self.axes, self.kind, self.left = dict(axes), tuner, trials
+        self.trials: list[Trial] = []
+        self._open: list[Any] = []
+        if tuner != "grid":
+            self._study, self._spaces = _study(tuner, seed), _spaces(self.axes)
+
+    def ask(self) -> list[Numbers]:
+        """The next numbers to try; none when the budget is spent."""
+        if not self.left:
+            return []
+        if self.kind == "grid":
+            wanted, self.left = self._grid(), 0
+            return wanted
+        count = self.left if self.kind == "random" else min(self.left, STARTUP if not self.trials else 1)
+        self.left -= count
+        self._open = [self._study.ask(self._spaces) for _ in range(count)]
+        return [self._numbers(trial.params) for trial in self._open]
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """What the last numbers gave."""
+        self.trials += trials
+        for opened, trial in zip(self._open, trials, strict=self.kind != "grid"):
+            self._study.tell(opened, trial.loss if math.isfinite(trial.loss) else 1e300)
+
+    def _grid(self) -> list[Numbers]:
+        ranges = [axis for axis in self.axes.values() if not axis.choices]
+        fixed = math.prod(len(axis.choices) for axis in self.axes.values() if axis.choices)
+        each = 1
+        while ranges and fixed * (each + 1) ** len(ranges) <= self.left:
+            each += 1
+        if each < 2 and ranges:
+            raise ValueError(f"a grid over {', '.join(self.axes)} needs more trials than {self.left}")
+        return [
+            dict(zip(self.axes, row, strict=True)) for row in itertools.product(*(a.points(each) for a in self.axes.values()))
+        ]
+
+    def _numbers(self, params: Mapping[str, Any]) -> Numbers:
+        return {name: axis.choices[params[name]] if axis.choices else params[name] for name, axis in self.axes.items()}
+
+
+def _study(tuner: str, seed: int) -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ValueError(f"tuner={tuner!r} needs Optuna: pip install 'apollo-sandbox[search]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if tuner == "random":
+        return optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    return optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=False))
+
+
+def _spaces(axes: Mapping[str, Axis]) -> dict[str, Any]:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    return {
+        name: CategoricalDistribution(list(range(len(a.choices)))) if a.choices else FloatDistribution(a.low, a.high, log=a.log)
+        for name, a in axes.items()
+    }
+
+
+def spoken(text: str) -> tuple[str, tuple[Any, ...]]:
+    """ "lr=1e-4:1:log" as name and range.  Raises ValueError for anything else."""
+    name, sign, values = text.partition("=")
+    low, _, rest = values.partition(":")
+    high, *scale = rest.split(":")
+    try:
+        if not sign or not name.strip() or not set(scale) <= {"log", "linear", "relative"}:
+            raise ValueError
+        return name.strip(), (float(low), float(high), *scale)
+    except ValueError:
+        raise ValueError(f"write --search NAME=LOW:HIGH[:log[:relative]], got {text!r}") from None
+
+
+# -- what a search tells -----------------------------------------------------------------------------------------------
+
+
+def expected_best(trials: Sequence[Trial]) -> list[float]:
+    """The expected lowest loss of k of the trials drawn without replacement, for k = 1 … n; a diverged trial counts as the
+    worst of those that did not.  Empty where all diverged.
+
+    E = Σ_i l_(i) C(n-i, k-1)/C(n, k), with the losses l_(1) ≤ … ≤ l_(n).
+    """
+    finite = [t.loss for t in trials if math.isfinite(t.loss)]
+    if not finite:
+        return []
+    losses = sorted(t.loss if math.isfinite(t.loss) else max(finite) for t in trials)
+    n = len(losses)
+    return [
+        sum(loss * math.comb(n - i, k - 1) for i, loss in enumerate(losses, start=1)) / math.comb(n, k) for k in range(1, n + 1)
+    ]
+
+
+def flatness(trials: Sequence[Trial], within: float = 0.01) -> float | None:
+    """Decades of the rate whose loss is at most (1 + within) times the best, between neighbouring rates interpolated linearly
+    in log η; None where something else than the rate was varied too, or all diverged."""
+    if not trials or any(set(t.numbers) != {"lr"} for t in trials):
+        return None
+    rows = sorted((math.log10(t.numbers["lr"]), t.loss) for t in trials)
+    best = min(loss for _, loss in rows)
+    if not math.isfinite(best):
+        return None
+    top, total = best + within * abs(best), 0.0
+    for (x0, y0), (x1, y1) in itertools.pairwise(rows):
+        inside = [y <= top for y in (y0, y1)]
+        if all(inside):
+            total += x1 - x0
+        elif any(inside):
+            low, high = sorted((y0, y1))
+            total += (x1 - x0) * ((top - low) / (high - low) if math.isfinite(high) and high > low else 0.0)
+    return total

@@ -1,0 +1,110 @@
+"""A recipe as text and as LaTeX: every block contributes the equation that it computes, so what is shown is what runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from sandbox.blocks import Block, Divide
+from sandbox.blocks.number import is_number, show
+from sandbox.recipe import parts
+from sandbox.utils import literal
+
+# field name -> symbol in text, symbol in LaTeX
+SYMBOLS = {
+    "lr": ("η", r"\eta"),
+    "beta": ("β", r"\beta"),
+    "eps": ("ε", r"\epsilon"),
+    "sigma": ("σ", r"\sigma"),
+    "weight_decay": ("γ", r"\gamma"),
+    "damping": ("δ", r"\delta"),
+    "momentum": ("μ", r"\mu"),
+    "dampening": ("τ", r"\tau"),
+    "limit": ("c", "c"),
+    "max_norm": ("c", "c"),
+    "max_value": ("c", "c"),
+    "ceiling": ("Λ", r"\Lambda"),
+    "exponent": ("k", "k"),
+    "rho": ("ρ", r"\rho"),
+    "start": ("B₀", "B_0"),
+    "low": ("low", r"\ell"),
+    "high": ("high", "h"),
+}
+
+
+def hyperparameters(owner: Any, latex: bool = False) -> list[str]:
+    """ "β = 0.9" for every number of a block and of the blocks inside it."""
+    found = []
+    for field in dataclasses.fields(owner):
+        value = getattr(owner, field.name)
+        if is_number(field):
+            symbol = SYMBOLS.get(field.name, (field.name, rf"\mathrm{{{field.name}}}".replace("_", r"\_")))[latex]
+            found.append(f"{symbol} = {_latex_number(value) if latex else show(value)}")
+        elif isinstance(value, Block):
+            found += hyperparameters(value, latex)
+    return found
+
+
+def _latex_number(value: Any) -> str:
+    text = show(value)
+    if isinstance(value, float):
+        mantissa, e, exponent = text.partition("e")
+        text = (f"{mantissa}\\times " if mantissa != "1" else "") + f"10^{{{int(exponent)}}}" if e else text
+        return text.replace("inf", r"\infty")
+    return text if isinstance(value, Tensor) and value.ndim == 0 else rf"\text{{{literal.latex(text)}}}"
+
+
+def words(recipe: Any) -> str:
+    """What a recipe keeps, for its head line."""
+    return f"{recipe.words_text} words of state a parameter" + (" of an (m, n) matrix" if recipe.matrix else "")
+
+
+def text(recipe: Any) -> str:
+    """The algorithm of a `Recipe`, a line a slot, with its hyperparameters at the right."""
+    stored = "d stored" if recipe.stores_direction else "d recomputed from it" if recipe.uses_direction else "d not needed"
+    head = f"{recipe.name}: {words(recipe)} ({stored}), scope {recipe.scope}"
+    rows = [("", "g = ∇f(θ)", "t = 1, 2, …")]
+    for slot, block, equation in _equations(recipe, latex=False):
+        rows.append((slot, equation, ", ".join(hyperparameters(block))))
+    slot, equation, values = rows[-1]
+    rows[-1] = slot, equation, ", ".join(filter(None, [f"η = {show(recipe.lr)}", values]))
+    width = max(_width(equation) for _, equation, _ in rows)
+    lines = [
+        f"  {slot:<11} {equation}{' ' * (width - _width(equation))}   {values}".rstrip() for slot, equation, values in rows
+    ]
+    return "\n".join([head, *lines, *(f"  {line}" for line in _inner(text, recipe).splitlines())])
+
+
+def _inner(write: Any, recipe: Any) -> str:
+    """The recipe of vectors, where there is one, by `write`."""
+    return "" if recipe.vectors is None else f"tensors with fewer than two axes: {write(recipe.vectors)}"
+
+
+def _equations(recipe: Any, *, latex: bool) -> Iterator[tuple[str, Block, str]]:
+    """(slot, block, equation) of every block but the plain ones; the decay's equation names the solver's output."""
+    divided, output = Divide.symbol[latex], recipe.solve.symbol[latex]
+    for path, block in recipe.blocks():
+        slot = path.split(".")[0]
+        if parts.PLAIN.get(slot) != block:
+            equation = block.written(slot, latex=latex)
+            yield slot, block, equation.replace(divided, output) if slot == "decay" else equation
+
+
+def _width(equation: str) -> int:
+    return len(equation.replace("\u0304", ""))  # a combining bar takes no room
+
+
+def markdown(recipe: Any) -> str:
+    """The algorithm as LaTeX, for notebooks."""
+    rows = [r"g_t &= \nabla f(\theta_{t-1})"]
+    for slot, block, equation in _equations(recipe, latex=True):
+        equation = equation or rf"\text{{{literal.latex(block.written(slot))}}}"
+        values = ",\\; ".join(hyperparameters(block, latex=True))
+        rows.append(f"&{equation}" + (rf" &&\quad {values}" if values else ""))
+    rows.append(rf"&\eta = {_latex_number(recipe.lr)}")
+    body = " \\\\\n".join(rows)
+    head = f"**{literal.markdown(recipe.name)}** ({words(recipe)}, scope {recipe.scope})"
+    return f"{head}\n\n$$\n\\begin{{aligned}}\n{body}\n\\end{{aligned}}\n$$\n\n{_inner(markdown, recipe)}".rstrip()

@@ -1,0 +1,269 @@
+"""One step of a recipe on one leaf: the slots in their order, nothing else.  Every backend runs this function.
+
+A leaf is whatever the reductions `tensor` and `scope` know how to sum: one tensor, several joined ones, an arena.
+`evaluate` does on the host, once a step and in float64, what depends only on t and on hyperparameters.
+
+The previous direction d_{t-1} is not stored where it can be computed again from the state.  The hyperparameters with which it
+was made may have changed since, so they are part of the state: `last`, a number each, written by the step that made it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from sandbox.blocks import ELEMENT, Block, Flow
+from sandbox.blocks.base import broadcast_state, spread
+from sandbox.blocks.number import known, where
+from sandbox.blocks.scope import Over, Scope
+from sandbox.recipe import parts
+from sandbox.recipe.composition import AGAIN, Composition
+
+State = Mapping[str, Tensor]
+Observer = Callable[[Flow], None]
+
+# What the slots from curvature to solver see in the basis.
+INSIDE = ("g", "u", "d_old", "s", "y", "m", "m_old", "g_old")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A recipe at step t, its functions of t and its blocks' coefficients evaluated.
+
+    last: "lr" and the `recalled` hyperparameters as they were at the step before.  a: weight of the newest gradient in m.
+    due: by path, what a block's `due` says of this step; a number is part of the structure, a tensor a leaf.
+    """
+
+    recipe: Composition
+    coefficients: dict[str, dict[str, Any]]
+    t: Any
+    lr: Any
+    last: dict[str, Any]
+    a: Any
+    due: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Prepared:
+        """All numbers as 0-d tensors, rounded once to the dtype in which a step computes."""
+        return pytree.tree_map(lambda value: torch.as_tensor(value, dtype=dtype, device=device), self)
+
+    @property
+    def applied(self) -> dict[str, Any]:
+        """What the step after this one finds in `last`."""
+        return self.recipe.applied(self.lr)
+
+    @functools.cached_property
+    def recipe_old(self) -> Composition:
+        """The recipe with the hyperparameters of the step before, as far as they recall d."""
+        return self.recipe.as_it_was(self.last)
+
+
+def _flatten(p: Prepared) -> tuple[list[Any], Any]:
+    traced = {path: due for path, due in p.due.items() if isinstance(due, Tensor)}
+    known = tuple((path, due) for path, due in p.due.items() if path not in traced)
+    return [p.recipe, p.coefficients, p.t, p.lr, p.last, p.a, traced], known
+
+
+def _unflatten(children: Any, known: Any) -> Prepared:
+    recipe, coefficients, t, lr, last, a, traced = children
+    return Prepared(recipe, coefficients, t, lr, last, a, {**traced, **dict(known)})
+
+
+pytree.register_pytree_node(
+    Prepared,
+    _flatten,
+    _unflatten,
+    serialized_type_name="sandbox.recipe.kernel.Prepared",
+)
+
+
+def evaluate(recipe: Composition, t: Any, lr: Any, last: Mapping[str, Any]) -> Prepared:
+    """`recipe` at step t, in float64.
+
+    t counts from 1; t, lr and the values of `last` are floats or float64 tensors (0-d, or batches under vmap).
+    Raises ValueError for a function of t that leaves its hyperparameter's range, and where the decay does not allow `lr`.
+    """
+    recipe = parts.at(recipe, t) if recipe.has_schedules else recipe
+    lr = recipe.lr if lr is None else lr(t) if callable(lr) else lr
+    if isinstance(lr, float | int):
+        if not 0 <= lr < float("inf"):
+            raise ValueError(f"lr must lie in [0, inf), got {lr:g}")
+        recipe.decay.check_lr(lr)
+    k = recipe.basis.count(t)
+    # by name, so that the same ones stand in the same order at every t
+    of = {path: block.coefficients(t if path == "basis" else k) for path, block in recipe.blocks()}
+    coefficients = {path: dict(sorted(own.items())) for path, own in of.items()}
+    # before the first step there is no older rate
+    before = {"lr": where(k == 1, lr, last["lr"]), **{name: last[name] for name in recipe.recalled}}
+    # what is due is decided here, if t is known
+    at = known(t) if isinstance(t, Tensor) else [t]
+    now = at[0] if len(at) == 1 else t
+    due = {path: block.due(now) for path, block in recipe.blocks() if type(block).due is not Block.due}
+    return Prepared(recipe, coefficients, k, lr, before, recipe.moment.weight(k), due)
+
+
+def advance(
+    p: Prepared,
+    state: State,
+    theta: Tensor,
+    g: Tensor,
+    tensor: Scope,
+    scope: Scope,
+    grad_norm: Tensor | None = None,
+    inputs: Mapping[str, Tensor] | None = None,
+    observe: Observer | None = None,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """New state and new θ of one leaf; pure.
+
+    observe: called at the end with everything that the step computed; it must change nothing.
+
+    inputs: by `recipe.inputs`.  `theta`, `g`, inputs and state of one number a parameter share the leaf's shape and dtype.
+    """
+    recipe, new = p.recipe, {}
+    x = Flow(
+        t=p.t,
+        lr=p.lr,
+        lr_old=p.last["lr"],
+        theta=theta,
+        g=g,
+        tensor=Over(tensor, theta),
+        scope=Over(scope, theta),
+        grad_norm=grad_norm,
+        a=p.a,
+    )
+    for name, given in (inputs or {}).items():
+        setattr(x, name, given)
+    x.d_old = recall(p, state, x)
+    x.g_old = state["gradient.g"] if recipe.stores_gradient else None
+
+    def run(path: str, block: Block, value: Any) -> Any:
+        x.value, x.c, x.due = value, SimpleNamespace(**p.coefficients[path]), p.due.get(path, True)
+        output, after = block.step(x, **own(path, block, state))
+        new.update({f"{path}.{name}": tensor for name, tensor in after.items()})
+        return output
+
+    x.again = state[AGAIN] if recipe.looks_again else None
+    for i, block in enumerate(recipe.gradient):
+        x.g = run(f"gradient.{i}", block, x.g)
+        if recipe.looks_again:
+            x.again = run(f"gradient.{i}", block, x.again)
+    x.m_old = first("moment", recipe.moment, state)
+    x.u = run("moment", recipe.moment, x.g)
+    x.m = first("moment", recipe.moment, new)
+    s, x.y = run("pairs", recipe.pairs, None)
+    # s = θ_{t-1} - θ_{t-2} = -η d
+    x.s = -x.lr_old * x.d_old if s is None and recipe.needs_step else s
+    frame = enter(p, state, new, x)
+    x.B = run("curvature", recipe.curvature, None)
+    x.averaged = run("averaging", recipe.averaging, x.B)
+    x.D = run("rectifier", recipe.rectifier, x.averaged)
+    # d_t = m_t / D_t (+ γ θ);  θ_t = θ_{t-1} - η_t d_t
+    x.d = run("decay", recipe.decay, recipe.basis.out(run("solve", recipe.solve, x.u / x.D), **frame))
+    x.theta_new = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d)
+    if recipe.stores_direction:
+        new["direction.d"] = x.d
+    if recipe.stores_gradient:
+        new["gradient.g"] = x.outside["g"]
+    if recipe.looks_again:
+        new[AGAIN] = state[AGAIN]
+    leave(p, state, new, x)
+    if observe is not None:
+        x.after = new
+        observe(x)
+    return new, x.theta_new
+
+
+def enter(p: Prepared, state: State, new: dict[str, Tensor], x: Flow) -> dict[str, Tensor]:
+    """Takes the step's vectors into the basis; returns the basis's state that holds in this step."""
+    basis = p.recipe.basis
+    old = own("basis", basis, state)
+    x.c, x.due = SimpleNamespace(**p.coefficients["basis"]), p.due.get("basis", True)
+    now = broadcast_state(basis, basis.update(x, **old), old)
+    new.update({f"basis.{name}": tensor for name, tensor in now.items()})
+    frame = now if basis.before else old
+    x.outside = {name: getattr(x, name) for name in INSIDE}
+    for name, v in x.outside.items():
+        if v is not None:
+            setattr(x, name, basis.into(v, **frame))
+    x.left, x.right = basis.eigenvalues(**frame)
+    return frame
+
+
+def leave(p: Prepared, state: State, new: dict[str, Tensor], x: Flow) -> None:
+    """Hands what is kept of coordinates on to the next step's basis; undoes the rest of a step that only makes a basis."""
+    for slot in ("curvature", "averaging", "rectifier", "solve"):
+        block = getattr(p.recipe, slot)
+        kept = [f"{slot}.{name}" for name, kind in block.state.items() if kind == ELEMENT]
+        new.update({name: p.recipe.basis.carry(new[name], x) for name in kept})
+    moving = p.coefficients["basis"].get("moving")
+    if moving is not None:
+        others = [name for name in new if not name.startswith("basis.")]
+        new.update({name: torch.where(moving > 0, new[name], state[name]) for name in others})
+        x.theta_new = torch.where(moving > 0, x.theta_new, x.theta)
+
+
+def dealias(old: Sequence[Tensor], new: Sequence[Tensor], copy: Callable[[Tensor], Tensor] = torch.clone) -> list[Tensor]:
+    """`new`, ready to be written over `old` one after another: what is another old tensor (a block may hand one state on to
+    the next, or keep θ) is copied first, lest it change before it is read."""
+
+    places: dict[int, set[int]] = {}
+    for place, tensor in enumerate(old):
+        places.setdefault(_storage(tensor), set()).add(place)
+    return [copy(value) if places.get(_storage(value), {i}) != {i} else value for i, value in enumerate(new)]
+
+
+def _storage(tensor: Tensor) -> int:
+    """Equal for tensors that share memory."""
+    return tensor.untyped_storage()._cdata
+
+
+def own(path: str, block: Block, state: State) -> dict[str, Tensor]:
+    """The state of one block, by the block's own names."""
+    return {name: state[f"{path}.{name}"] for name in block.state}
+
+
+def first(path: str, block: Block, state: State) -> Tensor | None:
+    """A block's first state (a moment's m), None where it has none."""
+    return next(iter(own(path, block, state).values()), None)
+
+
+def recall(p: Prepared, state: State, x: Flow) -> Tensor | None:
+    """The previous direction: stored, or computed again from the state, θ as it stands and the last hyperparameters; 0 at
+    the first step."""
+    recipe = p.recipe_old
+    if recipe.stores_direction:
+        return state["direction.d"]
+    if not recipe.recalls_direction:
+        return None
+    u, D = read(recipe, "moment", state, x, None), rectified(recipe, state, x)
+    solved = read(recipe, "solve", state, x, u / D)
+    decay = spread(recipe.decay, own("decay", recipe.decay, state), x)
+    return torch.where(x.t > 1, recipe.decay.recall(solved, x.theta, x.lr_old, **decay), 0.0)
+
+
+def read(recipe: Composition, slot: str, state: State, x: Flow, value: Any) -> Any:
+    """What the block in `slot` gave at the last step, from its state."""
+    block = getattr(recipe, slot)
+    return block.read(value, **spread(block, own(slot, block, state), x))
+
+
+def averaged(recipe: Composition, state: State, x: Flow) -> Any:
+    """B̄ of the last step, from the state."""
+    return read(recipe, "averaging", state, x, read(recipe, "curvature", state, x, None))
+
+
+def rectified(recipe: Composition, state: State, x: Flow) -> Any:
+    """D of the last step, from the state."""
+    return read(recipe, "rectifier", state, x, averaged(recipe, state, x))
+
+
+def on_floor(recipe: Composition, state: State, x: Flow) -> Tensor | None:
+    """Mask of the coordinates whose D was the rectifier's floor at the last step; None where it has no floor."""
+    rectifier = spread(recipe.rectifier, own("rectifier", recipe.rectifier, state), x)
+    return recipe.rectifier.on_floor(averaged(recipe, state, x), **rectifier)

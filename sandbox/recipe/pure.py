@@ -1,0 +1,191 @@
+"""The pure functions of a recipe on trees of tensors: first state, and one step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE, scope
+from sandbox.recipe import kernel, parts, rounding
+from sandbox.recipe.composition import Composition
+from sandbox.utils import suggest
+
+_MEANT = {
+    "hessian": "z ⊙ Hz for each parameter; sandbox.curvature.hessian.hutchinson computes it, and sandbox.Optimizer does when "
+    "step(closure) gets a closure that returns the loss",
+    "product": "the Hessian times recipe.asked(state, params), which sandbox.Optimizer makes when step(closure) gets a closure "
+    "that returns the loss",
+    "sampled": "the gradient of the loss at labels drawn from the model, which sandbox.Optimizer makes from step(closure)",
+}
+
+
+def first_numbers(recipe: Composition) -> dict[str, Any]:
+    """The host's numbers before the first step, by `recipe.host_names`."""
+    first = parts.at(recipe, 1.0) if recipe.has_schedules else recipe
+    return {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.recalled}}
+
+
+def init(recipe: Composition, p: Tensor, narrow: torch.dtype | None = None) -> dict[str, Tensor]:
+    """State of one tensor before the first step; see `Recipe.init`.  narrow: the dtype of states of one number a coordinate."""
+    if not p.is_floating_point():
+        raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
+    recipe = recipe.of(p)
+    host = first_numbers(recipe).items()
+    state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
+    initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
+    for name, kind in recipe.state_kinds().items():
+        dtype = rounding.dtype_of(kind, state_dtype(p.dtype), narrow)
+        zeros = torch.zeros(state_shape(recipe, kind, p), dtype=dtype, device=p.device)
+        value = initial.get(name, 0.0)
+        if kind in QUADRATIC and (isinstance(value, Tensor) or value):
+            value = value * torch.eye(zeros.shape[0], dtype=zeros.dtype, device=p.device)
+        state[name] = zeros + value if isinstance(value, Tensor) or value else zeros
+    return state
+
+
+def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
+    """Shape of a state of this kind for the tensor `p`."""
+    if kind == SCOPE:
+        return scope.shape_of(recipe.scope, p)
+    (m, n), N = scope.matrix(p), p.numel()
+    shapes = {ELEMENT: tuple(p.shape), ROWS: (m, 1), COLUMNS: (1, n), LEFT: (m, m), RIGHT: (n, n), SQUARE: (N, N)}
+    return shapes.get(kind, ())
+
+
+def laid(recipe: Composition, p: Tensor, state: kernel.State) -> kernel.State:
+    """The blocks' state of a tensor as a step takes it: in its precision, what has a number a coordinate as a matrix if the
+    recipe wants one."""
+    state = {name: state[name].to(state_dtype(p.dtype)) for name in recipe.state_kinds()}
+    if not recipe.matrix:
+        return state
+    m, n = scope.matrix(p)
+    few = {"channel": (m, 1), "coordinate": (m, n)}.get(recipe.scope, ())
+    shapes = {ELEMENT: (m, n), SCOPE: few}
+    return {name: state[name].reshape(shapes.get(kind, state[name].shape)) for name, kind in recipe.state_kinds().items()}
+
+
+def update(
+    recipe: Composition,
+    state: Any,
+    params: Any,
+    grads: Any,
+    *,
+    lr: Any,
+    inputs: dict[str, Any],
+    observe: Callable[[list[int], kernel.Flow], None] | None,
+) -> tuple[Any, Any]:
+    """One step; see `Recipe.update`."""
+    leaves, spec = pytree.tree_flatten(params)
+    states, grads = spec.flatten_up_to(state), spec.flatten_up_to(grads)
+    for name in inputs:
+        if name not in INPUTS:
+            raise TypeError(suggest.unknown("input of a step", name, INPUTS))
+    for name in recipe.inputs:
+        if inputs.get(name) is None:
+            raise ValueError(f"recipe {recipe.name!r} needs `{name}`: {_MEANT[name]}")
+    given = {name: spec.flatten_up_to(inputs[name]) for name in recipe.inputs}
+    extras = [{name: rows[i] for name, rows in given.items()} for i in range(len(leaves))]
+    recipes = [recipe.of(p) for p in leaves]
+    missing = [
+        name for r, s in zip(recipes, states, strict=True) for name in (*r.host_names, *r.state_kinds()) if name not in s
+    ]
+    if missing:
+        raise ValueError(f"the state is not one of recipe {recipe.name!r}: it lacks {', '.join(sorted(set(missing)))}")
+    active = [i for i, g in enumerate(grads) if g is not None]
+    for i in active:
+        if grads[i].shape != leaves[i].shape:
+            raise ValueError(f"gradient of shape {tuple(grads[i].shape)} for a parameter of {tuple(leaves[i].shape)}")
+    norm = global_norm([grads[i] for i in active]) if recipe.needs_norm and active else None
+    groups: dict[Any, list[int]] = {}
+    for i in active:
+        groups.setdefault(id(recipes[i]) if recipes[i].scope == "global" else -1 - i, []).append(i)
+    for group in groups.values():
+        one, p, own = states[group[0]], leaves[group[0]], recipes[group[0]]
+        exact = kernel.evaluate(own, (one["step"] + 1).to(torch.float64), recipe.rate_of(p, lr), one)
+        prepared = exact.to(state_dtype(p.dtype), p.device)
+        rows = [[row[i] for i in group] for row in (states, leaves, grads, extras)]
+        after = together(own, prepared, rows, norm, observe and functools.partial(observe, group))
+        for i, (new, theta) in zip(group, after, strict=True):
+            host = {"step": states[i]["step"] + 1, **{name: _like(v, states[i][name]) for name, v in exact.applied.items()}}
+            # names in the order that they had: a program made for the tree takes its leaves by their places
+            kept = {**host, **new}
+            states[i], leaves[i] = {name: kept[name] for name in states[i] if name in kept}, theta
+    return pytree.tree_unflatten(states, spec), pytree.tree_unflatten(leaves, spec)
+
+
+Across = Callable[[scope.Scope, scope.Scope], tuple[scope.Scope, scope.Scope]]
+
+
+def _here(tensor: scope.Scope, within: scope.Scope) -> tuple[scope.Scope, scope.Scope]:
+    return tensor, within
+
+
+def together(
+    recipe: Composition,
+    prepared: kernel.Prepared,
+    rows: Sequence[Any],
+    norm: Tensor | None,
+    observe: kernel.Observer | None = None,
+    across: Across | None = None,
+) -> list[tuple[dict[str, Tensor], Tensor]]:
+    """New state (without the 0-d numbers of the host) and θ of tensors that make one step together: one, or all under "global".
+
+    rows: lists of states, parameters, gradients and dicts of inputs, an entry a tensor.
+    observe: see `kernel.advance`; tensors that make a step together are one vector there.
+    across: where each tensor is a part of one, the scopes over all parts, from those over tensors and over the recipe's scope.
+    """
+    states, params, grads, extras = rows
+    dtype, kinds = prepared.lr.dtype, recipe.state_kinds()
+    norm = None if norm is None else norm.to(dtype)
+    wide: list[list[Any]] = [[v.to(dtype) for v in row] for row in (params, grads)]
+    inputs = {name: [each[name].to(dtype) for each in extras] for name in recipe.inputs}
+    alone, across = across is None, across or _here
+    if len(params) == 1 and (alone or recipe.scope != "global"):
+        (theta,), (g,), one = *wide, {name: row[0] for name, row in inputs.items()}
+        state, over = laid(recipe, params[0], states[0]), across(scope.OneTensor(), scope.of_tensor(recipe.scope))
+        if recipe.matrix:
+            shape = scope.matrix(params[0])
+            theta, g, one = theta.reshape(shape), g.reshape(shape), {name: v.reshape(shape) for name, v in one.items()}
+        new, theta = kernel.advance(prepared, state, theta, g, *over, norm, one, observe)
+        if recipe.matrix:
+            theta = theta.reshape(params[0].shape)
+            new = {name: value.reshape(states[0][name].shape) for name, value in new.items()}
+        return [(new, theta.to(params[0].dtype))]
+    layout = scope.Joined(params)
+    theta, g = layout.pack(wide[0]), layout.pack(wide[1])
+    packed = {name: layout.pack(row) for name, row in inputs.items()}
+    pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
+    state = {name: pack[name]([s[name].to(dtype) for s in states]) for name in kinds}
+    new, theta = kernel.advance(prepared, state, theta, g, *across(layout.tensor, layout.everything), norm, packed, observe)
+    apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
+    each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]
+    return [(s, th.to(p.dtype)) for s, th, p in zip(each, layout.unpack(theta), params, strict=True)]
+
+
+def asked(recipe: Composition, state: dict[str, Any], p: Tensor) -> Tensor:
+    """The v with which one tensor's step wants H v."""
+    dtype = state_dtype(p.dtype)
+    wide = {name: state[name].to(dtype) for name in recipe.state_kinds()}
+    own = kernel.own("pairs", recipe.pairs, wide)
+    return recipe.pairs.vector(state["step"] + 1, p.to(dtype), wide.get("direction.d"), **own).to(p.dtype)
+
+
+def _like(value: Any, old: Tensor) -> Tensor:
+    """A number as a 0-d state."""
+    return torch.as_tensor(value, dtype=old.dtype, device=old.device).expand(old.shape)
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of state and arithmetic for parameters of `dtype`: at least float32."""
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def global_norm(grads: list[Tensor]) -> Tensor:
+    """‖g‖₂ over all tensors, as `torch.nn.utils.clip_grad_norm_` takes it."""
+    wide = [torch.linalg.vector_norm(g.to(state_dtype(g.dtype))) for g in grads]
+    return torch.linalg.vector_norm(torch.stack([n.to(wide[0].device, wide[0].dtype) for n in wide]))

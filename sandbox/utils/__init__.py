@@ -1,0 +1,1 @@
+"""Helpers without mathematics that several packages use."""

@@ -1,0 +1,60 @@
+"""From "module:attribute" or "file.py:attribute" to the object."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from sandbox.utils import suggest
+
+PACKAGE = Path(__file__).parents[1]  # the folder of this package
+
+
+def attribute(path: str) -> Any:
+    """The object that a text names; the working directory, and a file's own folder, are importable then.
+
+    Raises ValueError where there is no such thing, or importing it fails; FileNotFoundError for a missing file.
+    """
+    where, _, name = path.rpartition(":")
+    try:
+        module: Any = _file(Path(where)) if where.endswith(".py") else _module(where)
+        found = module
+        for part in name.split("."):
+            if not hasattr(found, part):
+                raise ValueError(
+                    f"cannot import {path!r}: {suggest.unknown('attribute', part, [n for n in dir(found) if n[0] != '_'])}"
+                )
+            found = getattr(found, part)
+        return found
+    except (ValueError, FileNotFoundError):
+        raise
+    except Exception as error:  # whatever a user's module raises when it is imported
+        raise ValueError(f"cannot import {path!r}: {suggest.short(error)}") from error
+
+
+def _module(name: str) -> Any:
+    importable(os.getcwd())
+    return importlib.import_module(name)
+
+
+def _file(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {str(path)!r} in {Path.cwd()}")
+    path = path.resolve()
+    importable(str(path.parent))
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) != str(path):
+        raise ValueError(
+            f"cannot import {str(path)!r}: a module called {path.stem!r} is there already; give the file another name"
+        )
+    return importlib.import_module(path.stem)
+
+
+def importable(folder: str) -> None:
+    """Puts a folder at the end of Python's path."""
+    if folder not in sys.path:
+        sys.path.append(folder)

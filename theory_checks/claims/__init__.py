@@ -1,0 +1,1 @@
+"""The paper's statements, each checked on a recorded run."""

@@ -1,0 +1,1 @@
+"""Refutations as proofs: ball arithmetic, certificates and counterexamples."""

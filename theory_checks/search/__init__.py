@@ -1,0 +1,1 @@
+"""The adversary: searches for problems on which a statement fails."""
