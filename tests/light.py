@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import pytest
+from torch.utils import _pytree as pytree
 
 import sandbox
 import variants
@@ -90,3 +91,16 @@ def _shortened(block, pairs):
 # One variant of each kind of work for a backend, where all that bring a block would take too long; and with matrices.
 MECHANISMS = list({_mechanism(name): name for name in reversed(COVERING)}.values())
 KINDS = [*MECHANISMS, *MATRIX]
+
+
+def inputs_of(recipe, grads):
+    """Inputs of a step as a test without a loss makes them: the gradient itself, and products with it for factors of layers."""
+
+    def factor(name, g):
+        rows = g.reshape(g.shape[0] if g.ndim else 1, -1)
+        return rows @ rows.mT if name == "G" else rows.mT @ rows
+
+    return {
+        name: pytree.tree_map(lambda g, name=name: factor(name, g) if name in ("G", "A") else g, grads)
+        for name in recipe.inputs
+    }

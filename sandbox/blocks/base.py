@@ -39,18 +39,14 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from sandbox.blocks.flow import NEEDS, Flow
 from sandbox.blocks.number import is_number, number, show, validated
-from sandbox.blocks.scope import Over
 from sandbox.utils import suggest
-
-# What a step may take beside the gradient, made by whoever runs it.
-INPUTS = ("hessian", "sampled", "product")
 
 # Shapes that a state may have: one number a coordinate, one a scope, one a tensor;
 ELEMENT, SCOPE, TENSOR = "element", "scope", "tensor"
@@ -61,54 +57,17 @@ KINDS = (ELEMENT, SCOPE, TENSOR, ROWS, COLUMNS, LEFT, RIGHT, SQUARE)
 OF_MATRICES = (ROWS, COLUMNS, LEFT, RIGHT)
 QUADRATIC = (LEFT, RIGHT, SQUARE)
 
+# What a step may take beside the gradient, made by whoever runs it, and its shape.
+INPUTS = {"hessian": ELEMENT, "sampled": ELEMENT, "product": ELEMENT, "G": LEFT, "A": RIGHT}
+
 T = TypeVar("T")
-
-
-@dataclasses.dataclass
-class Flow:
-    """What one step has computed so far, by the paper's names.  Local to the step; blocks read it."""
-
-    t: Any  # number of this update, from 1
-    lr: Any  # η_t
-    lr_old: Any  # η_{t-1}, the rate with which `d_old` was applied
-    theta: Tensor  # θ before the step
-    g: Tensor  # gradient, after the gradient blocks run so far
-    tensor: Over  # reductions over each parameter tensor
-    scope: Over  # reductions over the recipe's scope
-    grad_norm: Any = None  # ‖g‖₂ over all tensors, before any gradient block
-    hessian: Any = None  # z ⊙ Hz
-    sampled: Any = None  # the gradient at labels drawn from the model
-    product: Any = None  # Hv, v what the pairs block asks for
-    again: Any = None  # ∇f(θ_t; ξ_{t-1}), the last batch's gradient at the present point (0 at first)
-    d_old: Any = None  # d_t, the previous direction (0 at first)
-    g_old: Any = None  # the previous gradient, after the gradient blocks (0 at first)
-    m_old: Any = None  # m before the update
-    m: Any = None  # m after it
-    s: Any = None  # step of the pair, -η d as a rule
-    y: Any = None  # change of the gradient along it, m - m_old as a rule
-    order: Any = None  # places of rows and columns in the next step's basis, where it changes them
-    left: Any = None  # eigenvalues of the basis's left factor, (m, 1)
-    right: Any = None  # and of its right one, (1, n)
-    outside: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # g, u, d_old, y, m in standard coordinates
-    due: Any = True  # whether this block's periodic work is due
-    a: Any = None  # weight that the moment gives to the newest gradient
-    u: Any = None  # numerator of the direction
-    B: Any = None  # what the curvature block gave
-    averaged: Any = None  # what the averaging block made of B
-    D: Any = None  # what the rectifier gave
-    d: Any = None  # d_{t+1}, the direction of this step
-    theta_new: Any = None  # θ after the step
-    after: Any = None  # the new state, by name
-    value: Any = None  # what the previous slot gave to this one
-    c: SimpleNamespace = dataclasses.field(default_factory=SimpleNamespace)  # this block's coefficients
 
 
 class Block:
     """Base of all blocks; see the module's docstring.
 
     Class attributes: `slots` (where it fits), `state` (name -> one of `KINDS`), `matrix` (it takes tensors as matrices),
-    `needs` (fields of Flow that must exist: "d_old", "g_old", "s", "y", "grad_norm", "again", "left", "right", and the inputs
-    "hessian", "sampled", "product"), `recalls` (its output comes again from its state),
+    `needs` (what a step must have for it, some of `flow.NEEDS`), `recalls` (its output comes again from its state),
     `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """
@@ -179,7 +138,6 @@ class Block:
 
 def _check_names(made: Block) -> None:
     """Raises ValueError for an unknown kind of state, an unknown need, or a state named as a field."""
-    needs = [f.name for f in dataclasses.fields(Flow)]
     fields = {f.name for f in dataclasses.fields(made)}  # type: ignore[arg-type]
     for name, kind in made.state.items():
         if name in fields:
@@ -187,8 +145,8 @@ def _check_names(made: Block) -> None:
         if kind not in KINDS:
             raise ValueError(f"{type(made).__name__}: state {name!r}: {suggest.unknown('kind of state', str(kind), KINDS)}")
     for need in made.needs:
-        if need not in needs:
-            raise ValueError(f"{type(made).__name__}: {suggest.unknown('need', str(need), needs)}")
+        if need not in NEEDS:
+            raise ValueError(f"{type(made).__name__}: {suggest.unknown('need', str(need), NEEDS)}")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(number,))

@@ -121,8 +121,8 @@ class GivenFactors(Eigenbasis):
     """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (K-FAC).
 
     Martens & Grosse 2015.  G = E[h hᵀ] of gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and
-    convolutions; biases are updated by the recipe for vectors.  `sandbox.Optimizer` writes both into the state at each
-    step(closure).
+    convolutions; biases are updated by the recipe for vectors.  Both are inputs of a step, which `sandbox.Optimizer` makes
+    at each step(closure).
     labels: "sampled" from the model, by a second call of the closure (G is then the Gauss-Newton matrix's, in expectation), or
     "given", those of the batch (the empirical Fisher matrix's).
     beta: β in [0, 1).  eps: ε ≥ 0, the least eigenvalue.  every: k ≥ 1, steps between two decompositions.  limit: as elsewhere.
@@ -133,7 +133,8 @@ class GivenFactors(Eigenbasis):
     every: int = 1
     limit: int = 10_000
     labels: str = "sampled"
-    state = {"L": LEFT, "R": RIGHT, "QL": LEFT, "QR": RIGHT, "a": ROWS, "b": COLUMNS, "G": LEFT, "A": RIGHT}
+    needs = ("G", "A")
+    state = {"L": LEFT, "R": RIGHT, "QL": LEFT, "QR": RIGHT, "a": ROWS, "b": COLUMNS}
     latex = (
         r"v' = Q_L^T v\, Q_R,\quad L \leftarrow b L + (1-b)\, G = Q_L \lambda_L Q_L^T,\; "
         r"R \leftarrow b R + (1-b)\, A = Q_R \lambda_R Q_R^T,\; b = \min(1-1/t, \beta)"
@@ -150,20 +151,16 @@ class GivenFactors(Eigenbasis):
         """At which labels."""
         return self.labels
 
-    def initial(self, name: str) -> Any:
-        """Q = I, λ = 1, no factors."""
-        return 0.0 if name in ("L", "R", "G", "A") else 1.0
-
     def coefficients(self, t: Any) -> dict[str, Any]:
         """b."""
         # b = min(1 - 1/t, β)
         return {"keep": where(1 - 1 / t < self.beta, 1 - 1 / t, self.beta)}
 
-    def update(self, x: Flow, *, L: Tensor, R: Tensor, G: Tensor, A: Tensor, **old: Tensor) -> dict[str, Tensor]:
+    def update(self, x: Flow, *, L: Tensor, R: Tensor, **old: Tensor) -> dict[str, Tensor]:
         """Both factors, and what they decompose into."""
         # L ← b L + (1-b) G,  R ← b R + (1-b) A
-        L, R = x.c.keep * L + (1 - x.c.keep) * G, x.c.keep * R + (1 - x.c.keep) * A
-        return {**self.decomposed(x, L, R, old), "G": G, "A": A}
+        L, R = x.c.keep * L + (1 - x.c.keep) * x.G, x.c.keep * R + (1 - x.c.keep) * x.A
+        return self.decomposed(x, L, R, old)
 
 
 @block
@@ -202,13 +199,13 @@ class Tracked(TwoSided):
         """2: a decomposition; 1: a step of the iteration; 0: nothing."""
         return where(t == 1, 2.0, where((t - 1) % self.every == 0, 1.0, 0.0))
 
-    def update(self, x: Flow, *, L: Tensor, R: Tensor, QL: Tensor, QR: Tensor) -> dict[str, Tensor]:
-        """Both factors, and their bases."""
+    def advance(self, x: Flow, *, L: Tensor, R: Tensor, QL: Tensor, QR: Tensor) -> tuple[dict[str, Tensor], Any]:
+        """Both factors and their bases, and the order of rows and columns."""
         # L ← β L + (1-β) g gᵀ,  R ← β R + (1-β) gᵀ g
         L, R = self.beta * L + (1 - self.beta) * (x.g @ x.g.mT), self.beta * R + (1 - self.beta) * (x.g.mT @ x.g)
         (QL, rows), (QR, columns) = self._next(x.due, L, QL), self._next(x.due, R, QR)
-        x.order = None if rows is None or columns is None else (rows, columns)
-        return {"L": L, "R": R, "QL": QL, "QR": QR}
+        order = None if rows is None or columns is None else (rows, columns)
+        return {"L": L, "R": R, "QL": QL, "QR": QR}, order
 
     def _next(self, due: Any, L: Tensor, Q: Tensor) -> tuple[Tensor, Tensor | None]:
         """The next Q, and the order in which it takes the coordinates of this one."""
@@ -217,9 +214,9 @@ class Tracked(TwoSided):
         (first, same), (later, order) = _eigenvectors(L), _iterated(L, Q)
         return torch.where(due == 2, first, torch.where(due == 1, later, Q)), torch.where(due == 1, order, same)
 
-    def carry(self, v: Tensor, x: Flow) -> Tensor:
+    def carry(self, v: Tensor, order: Any) -> Tensor:
         """v in the order of the next Q."""
-        return v if x.order is None else v.index_select(0, x.order[0]).index_select(1, x.order[1])
+        return v if order is None else v.index_select(0, order[0]).index_select(1, order[1])
 
 
 def _eigenvectors(L: Tensor) -> Pair:

@@ -28,7 +28,7 @@ class Successive(Pairs):
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """The change of the moment's average, where it keeps one."""
         # y = m_t - m_{t-1}
-        return (None, None if x.m is None or x.m_old is None else x.m - x.m_old), state
+        return (None, x.m - x.m_old if hasattr(x, "m") else None), state
 
 
 @block

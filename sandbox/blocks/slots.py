@@ -70,7 +70,7 @@ class Basis(Block):
 
     @property
     def factors(self) -> str | None:
-        """At which labels, "sampled" or "given", the host takes K-FAC's factors for the states G and A; None: not at all."""
+        """At which labels, "sampled" or "given", the host takes K-FAC's factors, the inputs G and A; None: not at all."""
         return None
 
     def into(self, v: Tensor, **state: Tensor) -> Tensor:
@@ -89,8 +89,12 @@ class Basis(Block):
         """The number, from 1, that the other slots take for that of step t."""
         return t
 
-    def carry(self, v: Tensor, x: Flow) -> Tensor:
-        """What a slot inside keeps a number a coordinate, for the next step's basis."""
+    def advance(self, x: Flow, **state: Tensor) -> tuple[dict[str, Tensor], Any]:
+        """New values of the state, and the order in which the new basis takes the old coordinates; None: the same."""
+        return self.update(x, **state), None
+
+    def carry(self, v: Tensor, order: Any) -> Tensor:
+        """A per-coordinate state of a slot inside, for the next step's basis."""
         return v
 
 

@@ -73,7 +73,6 @@ def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
     def look(varied: Any, state: Any, params: Any, batch: Any, z: Any) -> Any:
         recipe = group.recipe(varied)
         inputs = {}
-        spec = pytree.tree_structure(params)
         watched, at = _Watched(loss, recipe), recipe.basis.factors
         grads, value = grad_and_value(watched if at == "given" else loss)(params, batch)
         if recipe.second_order:
@@ -89,7 +88,7 @@ def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
             if "sampled" in recipe.inputs:
                 inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
         if at:
-            state = watched.into(state, spec, drawn.count if at == "sampled" else None)
+            inputs |= watched.factors(params, drawn.count if at == "sampled" else None)
         finite = value.isfinite() & torch.stack([g.sum() for g in pytree.tree_leaves(grads)]).isfinite().all()
         return state, grads, inputs, value.detach(), finite
 
@@ -118,13 +117,13 @@ class _Watched:
         with self.seen.watching():
             return self.loss(params, batch)
 
-    def into(self, state: Any, spec: Any, count: int | Tensor | None) -> Any:
-        """The state with the factors, for the step; count as for `Seen.of`."""
-        states = spec.flatten_up_to(state)
+    def factors(self, params: Any, count: int | Tensor | None) -> dict[str, Any]:
+        """The inputs "G" and "A" of a step, with 0 for a tensor that takes none; count as for `Seen.of`."""
+        leaves, spec = pytree.tree_flatten(params)
+        pairs = [(p.new_zeros(()), p.new_zeros(())) for p in leaves]
         for place, i in enumerate(self.layers):
-            G, A = self.seen.of(place, count)
-            states[i] = {**states[i], "basis.G": G, "basis.A": A}
-        return pytree.tree_unflatten(states, spec)
+            pairs[i] = self.seen.of(place, count)
+        return {name: pytree.tree_unflatten(each, spec) for name, each in zip("GA", zip(*pairs, strict=True), strict=True)}
 
 
 # What an argument of a member's function differs between: its axes under the inner vmap and the outer one.

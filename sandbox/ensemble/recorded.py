@@ -32,7 +32,7 @@ def step_of(group: Group, loss: Loss) -> Callable[..., Any]:
     first = over_grid(first_look(group, loss), (CONFIGURATION, MEMBER, MEMBER, SEED, SEED))
     second = over_grid(second_look(group, loss), (CONFIGURATION, MEMBER, MEMBER, SEED))
     recipe = group.recipe([float(v[0]) for v in group.varied])
-    looks_at_state = bool(recipe.second_order or recipe.basis.factors)  # else it need not pass through vmap, which takes time
+    looks_at_state = recipe.second_order  # else it need not pass through vmap, which takes time
     update: Callable[..., Any] | None = None
 
     def step(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:

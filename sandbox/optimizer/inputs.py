@@ -71,7 +71,7 @@ class Evaluation:
             self.loss = closure()
             if self.attached:
                 self._products()
-        self._write_factors(seen, None)
+        self._add_factors(seen, None)
         if self.attached:
             self.loss = self.loss.detach()
         if drawing:
@@ -92,13 +92,12 @@ class Evaluation:
         mine = [(p, recipe.of(p)) for group, recipe in self.groups if recipe.basis.factors for p in group["params"]]
         return [p for p, recipe in mine if recipe.basis.factors == at and p.requires_grad]
 
-    def _write_factors(self, seen: factors.Seen, count: int | Tensor | None) -> None:
-        """Puts the batch's factors where the step finds them."""
+    def _add_factors(self, seen: factors.Seen, count: int | Tensor | None) -> None:
+        """Makes the batch's factors inputs of the step."""
         for place, p in enumerate(seen.weights):
             if p.grad is not None:
-                G, A = seen.of(place, count)
-                self.states[p]["basis.G"].copy_(G)
-                self.states[p]["basis.A"].copy_(A)
+                for name, factor in zip("GA", seen.of(place, count), strict=True):
+                    self.inputs.setdefault(name, {})[p] = factor.to(p.dtype)
 
     def _products(self) -> None:
         grads = hessian.gradients(self.loss, self.params)
@@ -140,7 +139,7 @@ class Evaluation:
         seen = factors.Seen(self._factored("sampled"))
         with labels.Drawn(hessian.key(*self._draw(drawing))) as drawn, seen.watching():
             grads = self._once_more()
-        self._write_factors(seen, drawn.count)
+        self._add_factors(seen, drawn.count)
         # √n ĝ, whose square estimates the Gauss-Newton matrix's diagonal
         self.inputs["sampled"] = {p: _signed(g * drawn.count**0.5, of[p]) for p, g in grads.items() if p in of}
 

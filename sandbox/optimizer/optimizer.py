@@ -34,7 +34,13 @@ from sandbox.utils import suggest
 if TYPE_CHECKING:
     from sandbox.probes import Watch
 
-_CALLED = {"hessian": "Hessian-vector product", "product": "Hessian-vector product", "sampled": "gradient at drawn labels"}
+_CALLED = {
+    "hessian": "Hessian-vector product",
+    "product": "Hessian-vector product",
+    "sampled": "gradient at drawn labels",
+    "G": "Kronecker factor G",
+    "A": "Kronecker factor A",
+}
 
 NonFinite = Literal["raise", "skip", "pass"]
 
@@ -191,9 +197,10 @@ class Optimizer(Base):
         inputs = evaluation.inputs
         grads = [[p.grad for p in group["params"]] for group in self.param_groups]
         for row, recipe, group in zip(grads, recipes, self.param_groups, strict=True):
-            for made in map(inputs.__getitem__, recipe.inputs):
+            if recipe.inputs:
                 # a parameter that an input does not reach (a frozen one) makes no step, whatever its p.grad
-                row[:] = [g if p in made else None for p, g in zip(group["params"], row, strict=True)]
+                reached = [all(p in inputs.get(name, ()) for name in recipe.of(p).inputs) for p in group["params"]]
+                row[:] = [g if reaches else None for g, reaches in zip(row, reached, strict=True)]
             if group["maximize"]:
                 row[:] = [None if g is None else -g for g in row]
         # everything that can be wrong is found before the first tensor changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from torch.utils import _pytree as pytree
@@ -121,12 +121,14 @@ class Composition(ByShape):
                     "none; for no momentum take moment=EMA(beta=0)"
                 )
 
-    def blocks(self) -> Iterator[tuple[str, Block]]:
+    def blocks(self) -> tuple[tuple[str, Block], ...]:
         """(path, block) of every slot in the order of a step; gradient blocks are "gradient.0", "gradient.1", …"""
-        for i, block in enumerate(self.gradient):
-            yield f"gradient.{i}", block
-        for slot in SLOTS[1:]:
-            yield slot, getattr(self, slot)
+        return self._blocks
+
+    @functools.cached_property
+    def _blocks(self) -> tuple[tuple[str, Block], ...]:
+        gradient = [(f"gradient.{i}", block) for i, block in enumerate(self.gradient)]
+        return *gradient, *((slot, getattr(self, slot)) for slot in SLOTS[1:])
 
     @functools.cached_property
     def uses_direction(self) -> bool:
@@ -195,7 +197,7 @@ class Composition(ByShape):
 
     @functools.cached_property
     def inputs(self) -> tuple[str, ...]:
-        """What a step takes beside the gradient: some of "hessian", "sampled" and "product"."""
+        """What a step takes beside the gradient, some of `blocks.base.INPUTS`."""
         needed = {need for _, block in self.blocks() for need in block.needs}
         needed |= set() if self.vectors is None else set(self.vectors.inputs)
         return tuple(name for name in INPUTS if name in needed)
@@ -223,7 +225,8 @@ class Composition(ByShape):
     @functools.cached_property
     def evaluations(self) -> int:
         """Gradients a step, a Hessian-vector product counted as one."""
-        return 1 + len(self.inputs) + self.looks_again + (self.basis.factors == "sampled")
+        vectors = sum(INPUTS[name] == ELEMENT for name in self.inputs)
+        return 1 + vectors + self.looks_again + (self.basis.factors == "sampled")
 
     @functools.cached_property
     def matrix(self) -> bool:

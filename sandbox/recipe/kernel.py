@@ -97,8 +97,9 @@ def evaluate(recipe: Composition, t: Any, lr: Any, last: Mapping[str, Any]) -> P
         recipe.decay.check_lr(lr)
     k = recipe.basis.count(t)
     # by name, so that the same ones stand in the same order at every t
-    of = {path: block.coefficients(t if path == "basis" else k) for path, block in recipe.blocks()}
-    coefficients = {path: dict(sorted(own.items())) for path, own in of.items()}
+    coefficients = {
+        path: dict(sorted(block.coefficients(t if path == "basis" else k).items())) for path, block in recipe.blocks()
+    }
     # before the first step there is no older rate
     before = {"lr": where(k == 1, lr, last["lr"]), **{name: last[name] for name in recipe.recalled}}
     # what is due is decided here, if t is known
@@ -136,30 +137,35 @@ def advance(
         scope=Over(scope, theta),
         grad_norm=grad_norm,
         a=p.a,
+        **(inputs or {}),
     )
-    for name, given in (inputs or {}).items():
-        setattr(x, name, given)
-    x.d_old = recall(p, state, x)
-    x.g_old = state["gradient.g"] if recipe.stores_gradient else None
+    x.set(
+        d_old=recall(p, state, x),
+        g_old=state["gradient.g"] if recipe.stores_gradient else None,
+        again=state[AGAIN] if recipe.looks_again else None,
+        m_old=first("moment", recipe.moment, state),
+    )
+
+    def turn(path: str, value: Any = None) -> None:
+        x.slot, x.value, x.c, x.due = path, value, SimpleNamespace(**p.coefficients[path]), p.due.get(path, True)
 
     def run(path: str, block: Block, value: Any) -> Any:
-        x.value, x.c, x.due = value, SimpleNamespace(**p.coefficients[path]), p.due.get(path, True)
+        turn(path, value)
         output, after = block.step(x, **own(path, block, state))
         new.update({f"{path}.{name}": tensor for name, tensor in after.items()})
         return output
 
-    x.again = state[AGAIN] if recipe.looks_again else None
     for i, block in enumerate(recipe.gradient):
         x.g = run(f"gradient.{i}", block, x.g)
         if recipe.looks_again:
             x.again = run(f"gradient.{i}", block, x.again)
-    x.m_old = first("moment", recipe.moment, state)
     x.u = run("moment", recipe.moment, x.g)
-    x.m = first("moment", recipe.moment, new)
-    s, x.y = run("pairs", recipe.pairs, None)
+    x.set(m=first("moment", recipe.moment, new))
+    s, y = run("pairs", recipe.pairs, None)
     # s = θ_{t-1} - θ_{t-2} = -η d
-    x.s = -x.lr_old * x.d_old if s is None and recipe.needs_step else s
-    frame = enter(p, state, new, x)
+    x.set(s=-x.lr_old * x.d_old if s is None and recipe.needs_step else s, y=y)
+    turn("basis")
+    frame, order = enter(p, state, new, x)
     x.B = run("curvature", recipe.curvature, None)
     x.averaged = run("averaging", recipe.averaging, x.B)
     x.D = run("rectifier", recipe.rectifier, x.averaged)
@@ -172,35 +178,35 @@ def advance(
         new["gradient.g"] = x.outside["g"]
     if recipe.looks_again:
         new[AGAIN] = state[AGAIN]
-    leave(p, state, new, x)
+    leave(p, state, new, x, order)
     if observe is not None:
         x.after = new
         observe(x)
     return new, x.theta_new
 
 
-def enter(p: Prepared, state: State, new: dict[str, Tensor], x: Flow) -> dict[str, Tensor]:
-    """Takes the step's vectors into the basis; returns the basis's state that holds in this step."""
+def enter(p: Prepared, state: State, new: dict[str, Tensor], x: Flow) -> tuple[dict[str, Tensor], Any]:
+    """Takes the step's vectors into the basis.  Returns the basis's state that holds in this step, and the order in which the
+    next step's basis takes the coordinates."""
     basis = p.recipe.basis
     old = own("basis", basis, state)
-    x.c, x.due = SimpleNamespace(**p.coefficients["basis"]), p.due.get("basis", True)
-    now = broadcast_state(basis, basis.update(x, **old), old)
+    changed, order = basis.advance(x, **old)
+    now = broadcast_state(basis, changed, old)
     new.update({f"basis.{name}": tensor for name, tensor in now.items()})
     frame = now if basis.before else old
-    x.outside = {name: getattr(x, name) for name in INSIDE}
-    for name, v in x.outside.items():
-        if v is not None:
-            setattr(x, name, basis.into(v, **frame))
-    x.left, x.right = basis.eigenvalues(**frame)
-    return frame
+    x.outside = {name: vars(x).get(name) for name in INSIDE}
+    x.set(**{name: basis.into(v, **frame) for name, v in x.outside.items() if v is not None})
+    left, right = basis.eigenvalues(**frame)
+    x.set(left=left, right=right)
+    return frame, order
 
 
-def leave(p: Prepared, state: State, new: dict[str, Tensor], x: Flow) -> None:
-    """Hands what is kept of coordinates on to the next step's basis; undoes the rest of a step that only makes a basis."""
+def leave(p: Prepared, state: State, new: dict[str, Tensor], x: Flow, order: Any) -> None:
+    """Transforms the per-coordinate state into the next step's basis; undoes the rest of a step that only makes a basis."""
     for slot in ("curvature", "averaging", "rectifier", "solve"):
         block = getattr(p.recipe, slot)
         kept = [f"{slot}.{name}" for name, kind in block.state.items() if kind == ELEMENT]
-        new.update({name: p.recipe.basis.carry(new[name], x) for name in kept})
+        new.update({name: p.recipe.basis.carry(new[name], order) for name in kept})
     moving = p.coefficients["basis"].get("moving")
     if moving is not None:
         others = [name for name in new if not name.startswith("basis.")]

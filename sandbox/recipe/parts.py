@@ -9,9 +9,8 @@ from torch import Tensor
 
 from sandbox import blocks
 from sandbox.blocks import Block
+from sandbox.blocks.flow import SLOTS
 from sandbox.blocks.number import is_function, is_number, show
-
-SLOTS = ("gradient", "moment", "pairs", "basis", "curvature", "averaging", "rectifier", "solve", "decay", "projection")
 
 # Blocks of the slots that came last, which do what a step did without them: no text and no older checkpoint names them.
 PLAIN = {"pairs": blocks.Successive(), "basis": blocks.Standard(), "solve": blocks.Divide()}

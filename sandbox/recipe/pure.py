@@ -21,6 +21,8 @@ _MEANT = {
     "product": "the Hessian times recipe.asked(state, params), which sandbox.Optimizer makes when step(closure) gets a closure "
     "that returns the loss",
     "sampled": "the gradient of the loss at labels drawn from the model, which sandbox.Optimizer makes from step(closure)",
+    "G": "E[h hᵀ] of the gradients after each layer, (m, m), which sandbox.Optimizer makes from step(closure)",
+    "A": "E[a aᵀ] of what goes into each layer, (n, n), which sandbox.Optimizer makes from step(closure)",
 }
 
 
@@ -150,7 +152,8 @@ def together(
         state, over = laid(recipe, params[0], states[0]), across(scope.OneTensor(), scope.of_tensor(recipe.scope))
         if recipe.matrix:
             shape = scope.matrix(params[0])
-            theta, g, one = theta.reshape(shape), g.reshape(shape), {name: v.reshape(shape) for name, v in one.items()}
+            theta, g = theta.reshape(shape), g.reshape(shape)
+            one = {name: v.reshape(shape) if INPUTS[name] == ELEMENT else v for name, v in one.items()}
         new, theta = kernel.advance(prepared, state, theta, g, *over, norm, one, observe)
         if recipe.matrix:
             theta = theta.reshape(params[0].shape)

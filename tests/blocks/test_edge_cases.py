@@ -23,7 +23,7 @@ from sandbox.blocks import (
 )
 from sandbox.recipe import Recipe
 from tests.blocks.paths import run
-from tests.light import KINDS, each, light
+from tests.light import KINDS, each, inputs_of, light
 from tests.outside_blocks import RawProbe
 from tests.problem import SHAPES, Problem
 
@@ -75,7 +75,7 @@ def test_zero_gradients_change_nothing_and_give_no_nan(name):
     start = theta
     for _ in range(3):
         zeros = [torch.zeros_like(x) for x in theta]
-        state, theta = recipe.update(state, theta, zeros, **dict.fromkeys(recipe.inputs, zeros))
+        state, theta = recipe.update(state, theta, zeros, **inputs_of(recipe, zeros))
     for x, s in zip(theta, state, strict=True):
         assert x.isfinite().all()
         assert all(v.isfinite().all() for v in s.values())

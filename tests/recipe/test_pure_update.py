@@ -24,7 +24,7 @@ from sandbox.forms import toml
 from sandbox.recipe import Recipe
 from sandbox.recipe.parts import SLOTS
 from sandbox.schedules import Geometric, InverseSquareRoot
-from tests.light import KINDS, MECHANISMS, each, light
+from tests.light import KINDS, MECHANISMS, each, inputs_of, light
 from tests.problem import SHAPES, Problem
 
 
@@ -38,7 +38,7 @@ def test_update_is_pure(name):
     recipe = light(name)
     state, params = start(recipe)
     grads = [torch.tensor(g) for g in Problem(1).start]
-    given = dict.fromkeys(recipe.inputs, grads)
+    given = inputs_of(recipe, grads)
     names = [list(one) for one in state]
     state, params = recipe.update(state, params, grads, **given)  # a state that is not all zero
     assert [list(one) for one in state] == names  # in this order too: programs take leaves by their places
@@ -62,7 +62,7 @@ def test_update_traces_with_make_fx(name):
 
     def two_steps(state, params, grads, lr):
         for _ in range(2):
-            state, params = recipe.update(state, params, grads, lr=lr, **dict.fromkeys(recipe.inputs, grads))
+            state, params = recipe.update(state, params, grads, lr=lr, **inputs_of(recipe, grads))
         return state, params
 
     state, params = start(recipe)
@@ -95,7 +95,7 @@ def test_update_under_vmap_equals_single_runs(name):
         state, params = start(recipe, shapes=shapes)
         for g in grads:
             moved = [x + 0.1 * p for x, p in zip(g, params, strict=True)]
-            state, params = recipe.update(state, params, moved, lr=lr, **dict.fromkeys(base.inputs, g))
+            state, params = recipe.update(state, params, moved, lr=lr, **inputs_of(base, g))
         return params
 
     leaves, spec = pytree.tree_flatten(stacked)
@@ -197,6 +197,6 @@ def test_random_compositions_run(data):
     state = recipe.init(params)
     for step in range(3):
         grads = [torch.tensor(g, dtype=torch.float32) for g in itertools.compress(Problem(step).start, takes)]
-        state, params = recipe.update(state, params, grads, lr=1e-3, **dict.fromkeys(recipe.inputs, grads))
+        state, params = recipe.update(state, params, grads, lr=1e-3, **inputs_of(recipe, grads))
     assert toml.loads(toml.dumps(recipe)) == recipe
     assert [p.dtype for p in params] == [torch.float32] * len(params)

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from sandbox.backends.tracing import layout
 from sandbox.backends.tracing.record import record
-from sandbox.blocks import COLUMNS, ELEMENT, LEFT, RIGHT, ROWS, SCOPE, SQUARE, TENSOR
+from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, RIGHT, ROWS, SCOPE, SQUARE, TENSOR
 from sandbox.recipe import Recipe, kernel, rounding
 from sandbox.utils import suggest
 
@@ -264,7 +264,7 @@ def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) ->
         inputs += [*rows(owners), *rows(scopes)]
     inputs += [filled(shape, signature.theta), filled(shape, signature.grad)]
     inputs += [filled((1,), signature.dtype)] if recipe.needs_norm else []
-    inputs += [filled(shape, signature.grad) for _ in recipe.inputs]
+    inputs += [filled(shapes[INPUTS[name]], signature.grad) for name in recipe.inputs]
     if signature.stored:
         first = torch.zeros(length if kind == "arena" else 1, dtype=torch.int32, device=device)
         inputs += [torch.zeros(1, dtype=torch.int32, device=device), first, layout.columns(signature.row, device)]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sandbox.backends.tracing import graph, layout
-from sandbox.blocks import ELEMENT, SCOPE, TENSOR
+from sandbox.blocks import ELEMENT, INPUTS, SCOPE, TENSOR
 from sandbox.recipe import Recipe, rounding
 from sandbox.recipe.pure import global_norm, state_shape
 
@@ -33,9 +33,11 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
     shapes = MATRICES if recipe.matrix else SHAPES
     tensors = _tensors(shapes, signature.theta, signature.device)
     grads = [_tensors(shapes, signature.grad, signature.device, seed) for seed in range(1, STEPS + 2)]
-    given: dict[str, Any] = {
-        name: _tensors(shapes, signature.grad, signature.device, STEPS + 2 + k) for k, name in enumerate(recipe.inputs)
-    }
+    given: dict[str, Any] = {}
+    for k, name in enumerate(recipe.inputs):
+        like = [state_shape(recipe, INPUTS[name], tensor) for tensor in tensors]
+        values = _tensors(like, signature.grad, signature.device, STEPS + 2 + k)
+        given[name] = values if INPUTS[name] == ELEMENT else [x @ x.mT for x in values]
     states, lr = recipe.init(tensors), _rate(recipe)
     for row in grads[:-1]:
         states, tensors = recipe.update(states, tensors, row, lr=lr, **given)
