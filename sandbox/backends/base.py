@@ -34,6 +34,7 @@ class Cohort:
     ) -> None:
         self.members, self.params, self.states, self.last = members, params, states, dict(last)
         self.parts = parts
+        self.shapes = [p.shape for p in params]
         self.plan: Any = None
         self.name, self.changed = name, True
         self._numbers = torch.tensor([list(last.values())] * len(params), dtype=torch.float64, device="cpu")
@@ -62,6 +63,18 @@ class Cohort:
                 )
             if g.shape != p.shape:
                 raise ValueError(f"parameter {self.name(place)} has shape {tuple(p.shape)}, its gradient {tuple(g.shape)}")
+
+    def check_shapes(self, grads: list[Tensor]) -> None:
+        """Raises ValueError where a parameter or its gradient has another shape than the state was made for."""
+        if [p.shape for p in self.params] == self.shapes == [g.shape for g in grads]:
+            return
+        for place, p, shape in zip(self.members, self.params, self.shapes, strict=True):
+            if p.shape != shape:
+                raise ValueError(
+                    f"parameter {self.name(place)} has shape {tuple(p.shape)}, its state was made for {tuple(shape)}: "
+                    "make a new optimizer for it"
+                )
+        self.check(grads)
 
     def replace_state(self, i: int, name: str, value: Tensor) -> None:
         """Replaces a state of member i by the backend's own tensor of the same values (a view of a buffer, say)."""

@@ -41,6 +41,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -131,6 +132,9 @@ class Block:
     def check(self) -> None:
         """Conditions between fields; raises ValueError."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
     def __str__(self) -> str:
         shown = [f"{f.name}={show(getattr(self, f.name))}" for f in dataclasses.fields(self)]  # type: ignore[arg-type]
         return f"{type(self).__name__}({', '.join(shown)})"
@@ -152,6 +156,8 @@ def _check_names(made: Block) -> None:
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(number,))
 def block(cls: type[T]) -> type[T]:
     """Makes a class a block: frozen keyword-only dataclass, checked numbers, registered pytree."""
+    if cls.__doc__ is None:
+        cls.__doc__ = cls.__name__  # a dataclass would put its signature here, which is no equation
     made = dataclasses.dataclass(frozen=True, kw_only=True, repr=True)(cls)
     plain_init = made.__init__
 
@@ -204,6 +210,13 @@ def register(cls: type) -> None:
         return instance
 
     pytree.register_pytree_node(cls, flatten, unflatten, serialized_type_name=f"{cls.__module__}.{cls.__qualname__}")
+    # a framework may save parameter groups, the recipe among them, and load them by torch.load(weights_only=True)
+    torch.serialization.add_safe_globals([cls])
+
+
+def is_registered(value: Any) -> bool:
+    """Whether the class of a block was made by `@block`, and not only derived from one."""
+    return type(value) in _TREES
 
 
 def _is_blocks(value: Any) -> bool:

@@ -107,11 +107,13 @@ def listed(params: Any) -> Any:
 
 
 def check_parameter(p: Tensor, name: str) -> None:
-    """Raises TypeError for a tensor that cannot be trained."""
+    """Raises TypeError for a tensor that cannot be trained, ValueError for one without values."""
     if p.is_complex():
         raise TypeError(f"parameter {name} is complex ({p.dtype}); train torch.view_as_real of it instead")
     if p.dtype not in TRAINABLE:
         raise TypeError(f"parameter {name} has dtype {p.dtype}; only {', '.join(map(str, TRAINABLE))} can be trained")
+    if p.is_meta:
+        raise ValueError(f"parameter {name} is on the meta device and has no values yet; make the optimizer after to_empty()")
     if p.layout != torch.strided:
         raise TypeError(f"parameter {name} is sparse ({p.layout}); only dense parameters can be trained")
 

@@ -25,10 +25,10 @@ from sandbox.distributed.ranks import Ranks, Rounds, advance
 from sandbox.forms import lookup
 from sandbox.optimizer import checkpoint, collective, groups
 from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, tidy
-from sandbox.optimizer.finite import not_finite
+from sandbox.optimizer.finite import blame, not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
 from sandbox.optimizer.torch_base import Base
-from sandbox.recipe import Recipe, parts
+from sandbox.recipe import Recipe, parts, trial
 from sandbox.utils import suggest
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ class Optimizer(Base):
                 raise ValueError(f"{name} is an option of the whole optimizer, {value!r}; a group cannot have {given!r}")
         recipe = lookup.recipe(param_group.get("recipe", self.defaults["recipe"]))
         group = {key: value for key, value in param_group.items() if key not in self._whole}
+        trial.check(recipe)
         groups.check_entries(recipe, group, new=True)
         group["params"] = groups.listed(group["params"])
         super().add_param_group(groups.filled(group, recipe, self._given))
@@ -211,6 +212,8 @@ class Optimizer(Base):
         if ranks is None:
             norm = norm_of(cohorts) if needs_norm else None
             planned = [(index, cohort, self._planned(index, cohort, row, inputs, norm)) for index, cohort, row in cohorts]
+            for _, cohort, step in planned:
+                cohort.check_shapes(step.grads)
             totals = [total for _, cohort, step in planned for total in self._backend.load(cohort, step, check=check)]
             if check and not self._finite(totals, grads, "gradient"):
                 return
@@ -266,6 +269,8 @@ class Optimizer(Base):
         """Whether all tensors are finite; where not, raises or counts as `nonfinite` says."""
         named = not_finite(totals, self.param_groups, tensors, ranks)
         if named and self.nonfinite != "skip":
+            if ranks is None and (blamed := self._blamed()):
+                raise FloatingPointError(f"{blamed}; this step changed nothing")
             raise FloatingPointError(
                 f"NaN or infinity in the {what} of parameter {', '.join(named[:5])}{' and others' if len(named) > 5 else ''}; "
                 'nothing was changed (nonfinite="skip" skips and counts such steps, "pass" computes with them)'
@@ -274,6 +279,15 @@ class Optimizer(Base):
         for group in self.param_groups if named else ():
             group["skipped_steps"] = skipped
         return not named
+
+    def _blamed(self) -> str | None:
+        """What the last step did to a parameter that is not finite now; None where all are finite."""
+        for index, group in enumerate(self.param_groups):
+            for i, p in enumerate(group["params"]):
+                recipe, name = self.current_recipe(index).of(p), groups.name(self.param_groups, index, i)
+                if not shards.is_sharded(p) and (message := blame(recipe, self.state[p], p, name)):
+                    return message
+        return None
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

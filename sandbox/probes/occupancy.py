@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sandbox.blocks import Flow, scope
 from sandbox.distributed.shards import check_whole
 from sandbox.recipe import kernel, parts, pure
 
@@ -45,9 +44,4 @@ def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
     recipe = recipe.of(p)
     if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
         return None
-    recipe = recipe.as_it_was(state)
-    t, lr = state["step"], state["lr"]
-    theta = p.reshape(scope.matrix(p)) if recipe.matrix else p
-    tensor, within = scope.Over(scope.OneTensor(), theta), scope.Over(scope.of_tensor(recipe.scope), theta)
-    x = Flow(t=t, lr=lr, lr_old=lr, theta=theta, g=theta, tensor=tensor, scope=within)
-    return kernel.on_floor(recipe, pure.laid(recipe, p, state), x)
+    return kernel.on_floor(*pure.last_step(recipe, state, p))

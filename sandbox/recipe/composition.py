@@ -37,6 +37,7 @@ from sandbox.blocks import (
     number,
     scope,
 )
+from sandbox.blocks.base import is_registered
 from sandbox.blocks.number import is_function, validated
 from sandbox.recipe import parts
 from sandbox.recipe.by_shape import ByShape
@@ -87,6 +88,8 @@ class Composition(ByShape):
             slot = path.split(".")[0]
             if not isinstance(block, Block) or slot not in block.slots:
                 raise TypeError(parts.misfit(slot, block))
+            if not is_registered(block):
+                raise TypeError(f"{type(block).__name__} in slot {slot!r} is no block yet: put @block above its class")
         if self.scope not in scope.NAMES:
             raise ValueError(suggest.unknown("scope", str(self.scope), scope.NAMES))
         self.check_vectors()

@@ -151,7 +151,10 @@ def advance(
 
     def run(path: str, block: Block, value: Any) -> Any:
         turn(path, value)
-        output, after = block.step(x, **own(path, block, state))
+        try:
+            output, after = block.step(x, **own(path, block, state))
+        except Exception as error:
+            raise _named(error, path, block) from error.__cause__
         new.update({f"{path}.{name}": tensor for name, tensor in after.items()})
         return output
 
@@ -256,7 +259,17 @@ def recall(p: Prepared, state: State, x: Flow) -> Tensor | None:
 def read(recipe: Composition, slot: str, state: State, x: Flow, value: Any) -> Any:
     """What the block in `slot` gave at the last step, from its state."""
     block = getattr(recipe, slot)
-    return block.read(value, **spread(block, own(slot, block, state), x))
+    try:
+        return block.read(value, **spread(block, own(slot, block, state), x))
+    except Exception as error:
+        raise _named(error, slot, block) from error.__cause__
+
+
+def _named(error: Exception, path: str, block: Block) -> Exception:
+    """The error, with block and slot as a note."""
+    if not hasattr(error, "__notes__"):
+        error.add_note(f"block {type(block).__name__} in slot {path.partition('.')[0]!r}")
+    return error
 
 
 def averaged(recipe: Composition, state: State, x: Flow) -> Any:

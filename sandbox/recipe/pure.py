@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE, scope
+from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE, Flow, scope
 from sandbox.recipe import kernel, parts, rounding
 from sandbox.recipe.composition import Composition
 from sandbox.utils import suggest
@@ -69,6 +69,16 @@ def laid(recipe: Composition, p: Tensor, state: kernel.State) -> kernel.State:
     few = {"channel": (m, 1), "coordinate": (m, n)}.get(recipe.scope, ())
     shapes = {ELEMENT: (m, n), SCOPE: few}
     return {name: state[name].reshape(shapes.get(kind, state[name].shape)) for name, kind in recipe.state_kinds().items()}
+
+
+def last_step(recipe: Composition, state: kernel.State, p: Tensor) -> tuple[Composition, kernel.State, Flow]:
+    """The last step of one tensor, as `kernel.on_floor` and `kernel.rectified` take it: recipe, state and flow."""
+    recipe = recipe.as_it_was(state)
+    theta = p.reshape(scope.matrix(p)) if recipe.matrix else p
+    tensor, within = scope.Over(scope.OneTensor(), theta), scope.Over(scope.of_tensor(recipe.scope), theta)
+    t, lr = state["step"], state["lr"]
+    x = Flow(t=t, lr=lr, lr_old=lr, theta=theta, g=theta, tensor=tensor, scope=within)
+    return recipe, laid(recipe, p, state), x
 
 
 def update(

@@ -119,6 +119,10 @@ class Recipe(Composition):
         made = [{**s, AGAIN: g.to(s[AGAIN].dtype)} for s, g in zip(spec.flatten_up_to(state), leaves, strict=True)]
         return pytree.tree_unflatten(made, spec)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # without what has been worked out from them
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
     def __str__(self) -> str:
         """The algorithm line by line, with its numbers."""
         return describe.text(self)

@@ -19,6 +19,7 @@ import torch
 from torch.export import Dim
 
 from sandbox.backends.tracing import graph, selfcheck
+from sandbox.forms import lookup
 from sandbox.recipe import Recipe, pure
 from sandbox.recipe.pure import state_dtype
 
@@ -31,8 +32,12 @@ def numbers(recipe: Recipe, t: float, lr: float, last: torch.Tensor | None = Non
     return torch.tensor([float(v) for v in values], dtype=torch.float64)
 
 
-def export(recipe: Recipe, dtype: torch.dtype = torch.float32) -> Any:
-    """The exported step of one tensor as a vector.  Raises ValueError for scope "global" and "channel"."""
+def export(recipe: str | Recipe, dtype: torch.dtype = torch.float32) -> Any:
+    """The exported step of one tensor as a vector.  Raises ValueError for scope "global" and "channel".
+
+    recipe: as for `sandbox.Optimizer`.
+    """
+    recipe = lookup.recipe(recipe)
     if recipe.scope in ("global", "channel"):
         raise ValueError(f"recipe {recipe.name!r}: a step of one vector has no scope {recipe.scope!r}; script() takes it")
     if recipe.alone:

@@ -23,6 +23,7 @@ from torch.fx import GraphModule
 from sandbox.backends.base import Cohort, Step, totals
 from sandbox.backends.torchscript.script_source import source
 from sandbox.backends.tracing import graph, selfcheck
+from sandbox.forms import lookup
 from sandbox.recipe import Recipe, pure
 from sandbox.recipe.pure import state_dtype
 
@@ -44,10 +45,8 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
         try:
             leaves[kind] = graph.trace(recipe, signature, opaque=False)
         except Exception as error:
-            raise ValueError(
-                f"recipe {recipe.name!r} cannot be scripted: {error}\nA function of t must accept t as a 0-d float64 tensor, "
-                "and a block must not choose by the values of tensors (torch.where does)"
-            ) from error
+            hint = "\nA function of t must accept t as a 0-d float64 tensor" if recipe.has_schedules else ""
+            raise ValueError(f"recipe {recipe.name!r} cannot be scripted: {error}{hint}") from error
         selfcheck.check(recipe, signature, leaves[kind])
     shell = torch.nn.Module()
     shell.register_buffer("numbers", torch.tensor(values, dtype=torch.float64))
@@ -60,12 +59,13 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
     return module
 
 
-def script(recipe: Recipe, path: str | Path, dtype: torch.dtype = torch.float32) -> None:
+def script(recipe: str | Recipe, path: str | Path, dtype: torch.dtype = torch.float32) -> None:
     """Saves the step as TorchScript for parameters of `dtype`: `torch.jit.load(path)` in a process without this package gives a
-    program with `init(params)` and `step(params, grads, state, lr)`.
+    program with `init(params)` and `step(params, grads, state, lr)`.  recipe: as for `sandbox.Optimizer`.
 
     Raises ValueError, with the reason, for a recipe that cannot be scripted.
     """
+    recipe = lookup.recipe(recipe)
     graph.check_one_step(recipe)
     with warnings.catch_warnings():
         _ignore_deprecation()

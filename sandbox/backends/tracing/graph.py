@@ -142,10 +142,13 @@ def recorded(recipe: Recipe, signature: Signature) -> GraphModule:
 
 def no_graph(recipe: Recipe, error: Exception) -> NoGraph:
     """The error about a recipe whose step cannot be traced."""
-    return NoGraph(
-        f"recipe {recipe.name!r} has no graph: {suggest.short(error)}\nA block must not choose by the values of numbers or "
-        "tensors (torch.where does), and a scalar of a scope needs x.scope.spread before it meets coordinates"
-    )
+    hint, message = "", str(error)
+    if any(words in message for words in ("data-dependent", "Boolean value", "item()", "numpy", "tolist")):
+        hint = "\nA block must not choose by the values of numbers or tensors; torch.where does"
+    elif "size" in message or "shape" in message:
+        hint = "\nA scalar of a scope needs x.scope.spread before it meets coordinates"
+    where = "".join(f" ({note})" for note in getattr(error, "__notes__", [])[:1])
+    return NoGraph(f"recipe {recipe.name!r} has no graph: {suggest.short(error)}{where}{hint}")
 
 
 def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor], **form: bool) -> Callable[..., list[Tensor]]:
