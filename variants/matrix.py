@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from sandbox.blocks import (
     EMA,
+    SM3,
     AdamWDecay,
     CorrectedRoot,
-    CoverOfSquares,
     FullMatrix,
-    GivenFactors,
     HeavyBall,
     Kronecker,
+    KroneckerEigenvalues,
+    KroneckerFactors,
     NesterovEMA,
     NoMoment,
     NoRectifier,
     Orthogonalize,
-    Outer,
     Power,
     RawEMA,
     SecondMoment,
     Shift,
+    SOAPBasis,
     SquareRoot,
     SumOfSquares,
-    Tracked,
     Unit,
 )
 from sandbox.recipe import Recipe
@@ -30,7 +30,7 @@ from sandbox.recipe import Recipe
 
 def sm3() -> Recipe:
     """SM3-II (Anil et al. 2019): ν = min(r, c) + g², θ = θ - η g/√ν, a number a row and column; (m, n) views here."""
-    return Recipe(lr=0.1, moment=NoMoment(), curvature=CoverOfSquares(), rectifier=SquareRoot(eps=1e-30))
+    return Recipe(lr=0.1, moment=NoMoment(), curvature=SM3(), rectifier=SquareRoot(eps=1e-30))
 
 
 def muon() -> Recipe:
@@ -59,7 +59,7 @@ def shampoo() -> Recipe:
         lr=0.1,
         moment=NoMoment(),
         basis=Kronecker(beta=1.0, eps=1e-4, every=1),
-        curvature=Outer(),
+        curvature=KroneckerEigenvalues(),
         rectifier=Power(exponent=0.5, eps=0.0),
         vectors=Recipe(name="adagrad", lr=0.1, moment=NoMoment(), curvature=SumOfSquares(), rectifier=SquareRoot(eps=1e-8)),
     )
@@ -74,7 +74,7 @@ def soap() -> Recipe:
     return Recipe(
         lr=3e-3,
         moment=RawEMA(beta=0.95),
-        basis=Tracked(beta=0.95, every=10),
+        basis=SOAPBasis(beta=0.95, every=10),
         curvature=SecondMoment(beta=0.95, bias_correction=False),
         rectifier=CorrectedRoot(beta=0.95, eps=1e-8),
         decay=AdamWDecay(weight_decay=0.01),
@@ -89,8 +89,8 @@ def kfac() -> Recipe:
     return Recipe(
         lr=0.01,
         moment=HeavyBall(momentum=0.9),
-        basis=GivenFactors(beta=0.95, every=1, labels="sampled"),
-        curvature=Outer(),
+        basis=KroneckerFactors(beta=0.95, every=1, labels="sampled"),
+        curvature=KroneckerEigenvalues(),
         rectifier=Shift(damping=0.01),
         vectors=Recipe(name="sgd", lr=0.01, moment=HeavyBall(momentum=0.9), curvature=Unit(), rectifier=NoRectifier()),
     )

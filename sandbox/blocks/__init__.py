@@ -1,4 +1,27 @@
-"""All blocks, one module a slot.  See `sandbox.blocks.base` for what a block is and how to write one."""
+"""All blocks, by slot, in the order of a step.  `sandbox.blocks.base` says what a block is and how to write one.
+
+gradient    L2Decay, ClipGlobalNorm, ClipParameterNorm, ClipValue, VarianceReduction
+moment      EMA, RawEMA, HeavyBall, NoMoment, NesterovEMA, NesterovMoment, FastAndSlow, TwoRates
+pairs       Successive, SameBatch, Product, AveragedIterates, EmpiricalFisher
+basis       Standard, Kronecker, SOAPBasis, KroneckerFactors
+curvature   WeakSecant, SecondMoment, ShiftedSecondMoment, NesterovSecondMoment, CenteredSecondMoment, Belief, SumOfSquares,
+            SM3, Hutchinson, HessianEMA, GaussNewtonEMA, KroneckerEigenvalues, AccumulatedSecant, BarzilaiBorwein,
+            DiagonalBarzilaiBorwein, Unit
+averaging   NoAveraging, RunningMaximum, EMA
+rectifier   AbsoluteFloor, ScaleInvariantFloor, BeliefFloor, SoftAbsolute, SquareRoot, CorrectedRoot, RectifiedSquareRoot,
+            Power, StepRatio, NoRectifier; around another rectifier: Monotone, Bound, Scaled, Shift
+solve       Divide, Sign, ClipEach, Orthogonalize, TwoLoop, Broyden, RegularizedBFGS, FullMatrix; around another solver: Graft,
+            UnitLength
+decay       NoDecay, Decoupled, AdamWDecay, Stable, ProximalDecay
+projection  NoProjection, Box
+number      Geometric, InverseTime, InverseSquareRoot   (functions of t, wherever a number may stand)
+
+To write one: `block`, `number`, `Number`, `where`, the base class of a slot (Gradient, Moment, Pairs, Basis, Curvature,
+Averaging, Rectifier, Solve, Decay, Projection, Schedule), `Flow` (what a step has computed), and the kinds of state (ELEMENT,
+SCOPE, TENSOR, ROWS, COLUMNS, LEFT, RIGHT, SQUARE).
+"""
+
+from typing import Any
 
 from sandbox.blocks.averaging import NoAveraging, RunningMaximum
 from sandbox.blocks.base import (
@@ -17,7 +40,7 @@ from sandbox.blocks.base import (
     Flow,
     block,
 )
-from sandbox.blocks.basis import GivenFactors, Kronecker, Standard, Tracked
+from sandbox.blocks.basis import Kronecker, KroneckerFactors, SOAPBasis, Standard
 from sandbox.blocks.bounds import Bound, CorrectedRoot, Scaled, Shift
 from sandbox.blocks.curvature import (
     Belief,
@@ -54,7 +77,7 @@ from sandbox.blocks.rectifier import (
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
 from sandbox.blocks.secant_quotients import AccumulatedSecant, BarzilaiBorwein, DiagonalBarzilaiBorwein
-from sandbox.blocks.shaped import CoverOfSquares, Outer
+from sandbox.blocks.shaped import SM3, KroneckerEigenvalues
 from sandbox.blocks.slots import (
     Averaging,
     Basis,
@@ -82,6 +105,7 @@ __all__ = [
     "RIGHT",
     "ROWS",
     "SCOPE",
+    "SM3",
     "SQUARE",
     "TENSOR",
     "AbsoluteFloor",
@@ -103,7 +127,6 @@ __all__ = [
     "ClipParameterNorm",
     "ClipValue",
     "CorrectedRoot",
-    "CoverOfSquares",
     "Curvature",
     "Decay",
     "Decoupled",
@@ -115,7 +138,6 @@ __all__ = [
     "FullMatrix",
     "GaussNewtonEMA",
     "Geometric",
-    "GivenFactors",
     "Gradient",
     "Graft",
     "HeavyBall",
@@ -124,6 +146,8 @@ __all__ = [
     "InverseSquareRoot",
     "InverseTime",
     "Kronecker",
+    "KroneckerEigenvalues",
+    "KroneckerFactors",
     "L2Decay",
     "Moment",
     "Monotone",
@@ -137,7 +161,6 @@ __all__ = [
     "NoRectifier",
     "Number",
     "Orthogonalize",
-    "Outer",
     "Pairs",
     "Power",
     "Product",
@@ -148,6 +171,7 @@ __all__ = [
     "Rectifier",
     "RegularizedBFGS",
     "RunningMaximum",
+    "SOAPBasis",
     "SameBatch",
     "ScaleInvariantFloor",
     "Scaled",
@@ -164,7 +188,6 @@ __all__ = [
     "StepRatio",
     "Successive",
     "SumOfSquares",
-    "Tracked",
     "TwoLoop",
     "TwoRates",
     "Unit",
@@ -175,3 +198,16 @@ __all__ = [
     "number",
     "where",
 ]
+
+_RENAMED = {
+    "CoverOfSquares": "SM3",
+    "GivenFactors": "KroneckerFactors",
+    "Outer": "KroneckerEigenvalues",
+    "Tracked": "SOAPBasis",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        return globals()[_RENAMED[name]]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

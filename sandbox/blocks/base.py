@@ -13,7 +13,8 @@ is a whole one, and the first line of its docstring, up to the source after thre
 `@block` makes the dataclass, checks its numbers on construction, and registers it as a pytree: numbers (floats, 0-d tensors,
 batches under vmap, functions of t) are leaves, everything else is structure.
 
-A block sits in a slot.  In a step, it is called once, in this order of its methods:
+A block sits in a slot.  In a step, it is called once, in this order of its methods (the base class takes any arguments, so that
+a block can name its own state: `def update(self, x, *, B)`):
 
     update(x, **state) -> new state     what it remembers; `x` is the `Flow` of the step, `state` its own tensors by name
     read(value, **state) -> output      what it gives to the next slot, from what the previous one gave and its own state
@@ -94,27 +95,27 @@ class Block:
         """The equation with the symbols of a slot, as text or in LaTeX; "" where there is no LaTeX."""
         return self.latex if latex else self.text
 
-    def initial(self, name: str) -> Any:
+    def initial(self, name: str, /) -> Any:
         """Value of the state `name` before the first step; of one of `QUADRATIC` kind, times the identity."""
         return 0.0
 
-    def coefficients(self, t: Any) -> dict[str, Any]:
+    def coefficients(self, t: Any, /) -> dict[str, Any]:
         """What depends only on t (from 1) and numbers: evaluated once a step, in float64, found in `x.c`."""
         return {}
 
-    def due(self, t: Any) -> Any:
+    def due(self, t: Any, /) -> Any:
         """Whether the block's periodic work is due at step t, found in `x.due`; decided on the host if t is known."""
         return True
 
-    def update(self, x: Flow, **state: Tensor) -> dict[str, Tensor]:
+    def update(self, x: Flow, /, *args: Any, **state: Any) -> dict[str, Tensor]:
         """New values of the state."""
         return state
 
-    def read(self, value: Any, **state: Tensor) -> Any:
+    def read(self, value: Any, /, *args: Any, **state: Any) -> Any:
         """Output, from what the previous slot gave and the block's own state: by default the first state."""
         return next(iter(state.values())) if state else value
 
-    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+    def step(self, x: Flow, /, *args: Any, **state: Any) -> tuple[Any, dict[str, Tensor]]:
         """Output and new state."""
         new = broadcast_state(self, self.update(x, **state), state)
         return self.read(x.value, **spread(self, new, x)), new

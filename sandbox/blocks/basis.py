@@ -117,7 +117,7 @@ class Kronecker(Eigenbasis):
 
 
 @block
-class GivenFactors(Eigenbasis):
+class KroneckerFactors(Eigenbasis):
     """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (K-FAC).
 
     Martens & Grosse 2015.  G = E[h hᵀ] of gradients h after a layer, A = E[a aᵀ] of what goes into it, for linear layers and
@@ -144,7 +144,7 @@ class GivenFactors(Eigenbasis):
         """Known labels."""
         super().check()
         if self.labels not in ("sampled", "given"):
-            raise ValueError(f"GivenFactors: {suggest.unknown('kind of labels', str(self.labels), ('sampled', 'given'))}")
+            raise ValueError(f"KroneckerFactors: {suggest.unknown('kind of labels', str(self.labels), ('sampled', 'given'))}")
 
     @property
     def factors(self) -> str | None:
@@ -164,7 +164,7 @@ class GivenFactors(Eigenbasis):
 
 
 @block
-class Tracked(TwoSided):
+class SOAPBasis(TwoSided):
     """v' = Q_Lᵀ v Q_R, Q = qr(L Q) each k steps, L = β L + (1-β) g gᵀ, R = β R + (1-β) gᵀ g   (Vyas et al. 2024, SOAP).
 
     The first step decomposes L and R and moves nothing; each step uses the Q that the one before has left, so that no gradient

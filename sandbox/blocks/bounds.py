@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.around import Around
 from sandbox.blocks.base import Flow, block
 from sandbox.blocks.number import Number, number
 from sandbox.blocks.slots import Rectifier
+from sandbox.blocks.wrapper import Wrapper
 
 
 @block
@@ -74,7 +74,7 @@ class Scaled(Rectifier):
 
 
 @block
-class Bound(Around, Rectifier):
+class Bound(Wrapper, Rectifier):
     """D = min(max(D, 1/(b r (1 + 1/(γt)))), 1/(b r (1 - 1/(γt+1)))),  b = 1-βᵗ   (Luo et al. 2019, AdaBound's code).
 
     The D on the right is the inner rectifier's.  A coordinate's rate, η/(bD), lies in bounds that close on rη: at first the
@@ -91,7 +91,7 @@ class Bound(Around, Rectifier):
     gamma: Number = number(default=1e-3, range="(0, inf)")
     beta: Number = number(default=0.9, range="[0, 1)")
     recalls = False
-    around = (
+    own_latex = (
         r"D_t \leftarrow \min(\max(D_t, \frac{1}{b_t r (1 + 1/(\gamma t))}), \frac{1}{b_t r (1 - 1/(\gamma t + 1))}),"
         r"\quad b_t = 1-\beta^t"
     )
@@ -104,6 +104,6 @@ class Bound(Around, Rectifier):
 
     def step(self, x: Flow, **inner: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """D, and the inner rectifier's state."""
-        D, inner = self.inside(x, **inner)
+        D, inner = self.inner_step(x, **inner)
         # D = min(max(D, low), high)
         return torch.minimum(torch.maximum(D, x.c.low), x.c.high), inner

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.around import Around
 from sandbox.blocks.base import ELEMENT, Flow, block
 from sandbox.blocks.number import Number, number
 from sandbox.blocks.slots import Solve
 from sandbox.blocks.solve import Divide
+from sandbox.blocks.wrapper import Wrapper
 from sandbox.utils import suggest
 
 METHODS = ("sgd", "adagrad", "rmsprop")
 
 
 @block
-class Graft(Around, Solve):
+class Graft(Wrapper, Solve):
     """p ← p ‖q‖/‖p‖, q the step of SGD, Adagrad or RMSprop, over each tensor   (Agarwal et al. 2020, grafting).
 
     inner: the solver whose direction is taken.  method: whose length: "sgd" q = m, "adagrad" q = m/(√Σg² + ε), "rmsprop"
@@ -32,10 +32,10 @@ class Graft(Around, Solve):
     beta: Number = number(default=0.99, range="[0, 1)")
     eps: Number = number(default=1e-8, range="(0, inf)")
     recalls = False
-    around = r"p_t \leftarrow p_t\, \lVert q_t \rVert / \lVert p_t \rVert"
+    own_latex = r"p_t \leftarrow p_t\, \lVert q_t \rVert / \lVert p_t \rVert"
 
     @property
-    def kept(self) -> Mapping[str, str]:
+    def own_state(self) -> Mapping[str, str]:
         """v of the method."""
         return {} if self.method == "sgd" else {"v": ELEMENT}
 
@@ -53,12 +53,12 @@ class Graft(Around, Solve):
 
     def initial(self, name: str) -> Any:
         """v = 0, and the inner solver's."""
-        return 0.0 if name in self.kept else super().initial(name)
+        return 0.0 if name in self.own_state else super().initial(name)
 
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """The inner direction at the method's length, and both states."""
         v = state.pop("v", None)
-        p, new = self.inside(x, **state)
+        p, new = self.inner_step(x, **state)
         q, g = x.outside["u"], x.outside["g"]
         if v is not None:
             # v ← v + g², or β v + (1-β) g²

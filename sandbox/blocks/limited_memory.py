@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.around import Around
 from sandbox.blocks.base import ELEMENT, SCOPE, Flow, block
 from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
+from sandbox.blocks.wrapper import Wrapper
 
 # Pairs whose sums are taken in one pass over memory.  One by one, each of 2h sums waits for the one before: a compiled step of
 # ten pairs then takes nearly three times as long.
@@ -74,7 +74,7 @@ class TwoLoop(Solve):
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """p, and the pairs."""
         total, spread = x.scope.sum, x.scope.spread
-        state = self._kept(x, state)
+        state = self._shifted(x, state)
         s, y, rho = ([state[f"{name}{k}"] for k in range(self.memory)] for name in ("s", "y", "rho"))
         # a few pairs at a time, by the sums of products within them: s_kᵀ(q - α_j y_j) = s_kᵀq - α_j s_kᵀy_j
         some = self._some()
@@ -96,7 +96,7 @@ class TwoLoop(Solve):
                 p = p + spread(alpha[k]) * s[k]
         return p, state
 
-    def _kept(self, x: Flow, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _shifted(self, x: Flow, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The state with the newest pair in front, where it is accepted."""
         if not self.memory:
             return {}
@@ -111,19 +111,19 @@ class TwoLoop(Solve):
         rho = torch.where(accepted, 1 / torch.where(accepted, sy, 1.0), 0.0)
         everywhere = spread(torch.where(accepted, 1.0, 0.0).to(s.dtype)) > 0
         newest = {"s": s, "y": y, "rho": rho}
-        kept: dict[str, Tensor] = {}
+        pairs: dict[str, Tensor] = {}
         for name, value in newest.items():
             where = accepted if name == "rho" else everywhere
             shifted = [value, *(state[f"{name}{k}"] for k in range(self.memory - 1))]
             chosen = [torch.where(where, new, state[f"{name}{k}"]) for k, new in enumerate(shifted)]
-            kept |= {f"{name}{k}": value for k, value in enumerate(chosen)}
+            pairs |= {f"{name}{k}": value for k, value in enumerate(chosen)}
         for first, *others in self._some():
             # s_kᵀy_j moves with its pairs; new is where y_j, the newest of the few, meets the others
             for k in others:
-                kept[f"s{k}y{first}"] = total(kept[f"s{k}"] * kept[f"y{first}"])
+                pairs[f"s{k}y{first}"] = total(pairs[f"s{k}"] * pairs[f"y{first}"])
                 for j in range(first + 1, k):
-                    kept[f"s{k}y{j}"] = torch.where(accepted, state[f"s{k - 1}y{j - 1}"], state[f"s{k}y{j}"])
-        return kept
+                    pairs[f"s{k}y{j}"] = torch.where(accepted, state[f"s{k - 1}y{j - 1}"], state[f"s{k}y{j}"])
+        return pairs
 
 
 def damped(x: Flow, s: Tensor, y: Tensor, sy: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def damped(x: Flow, s: Tensor, y: Tensor, sy: Tensor) -> Tensor:
 
 
 @block
-class UnitLength(Around, Solve):
+class UnitLength(Wrapper, Solve):
     """p = t⁻ᵏ p/‖p‖₂   (the published code of SdLBFGS has k = ½).
 
     The p on the right is the inner solver's; the norm is over the scope; p = 0 where the inner p is.
@@ -147,7 +147,7 @@ class UnitLength(Around, Solve):
     inner: Solve = TwoLoop()
     exponent: Number = number(default=0.5, range="[0, inf)")
     recalls = False
-    around = r"p_t \leftarrow t^{-k} p_t/\lVert p_t\rVert_2"
+    own_latex = r"p_t \leftarrow t^{-k} p_t/\lVert p_t\rVert_2"
 
     def coefficients(self, t: Any) -> dict[str, Any]:
         """The inner solver's, and t⁻ᵏ."""
@@ -155,7 +155,7 @@ class UnitLength(Around, Solve):
 
     def step(self, x: Flow, **inner: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """The inner direction at length t⁻ᵏ."""
-        p, inner = self.inside(x, **inner)
+        p, inner = self.inner_step(x, **inner)
         square = x.scope.sum(p.square())
         # p ← t⁻ᵏ p / ‖p‖₂
         size = torch.where(square > 0, x.c.length / torch.where(square > 0, square, 1.0).sqrt(), 0.0)

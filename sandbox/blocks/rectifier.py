@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.around import Around
 from sandbox.blocks.base import ELEMENT, SCOPE, TENSOR, Flow, block
 from sandbox.blocks.number import Number, known, number, show, where
 from sandbox.blocks.slots import Rectifier
+from sandbox.blocks.wrapper import Wrapper
 
 
 @block
@@ -216,7 +216,7 @@ class StepRatio(Rectifier):
 
 
 @block
-class Monotone(Around, Rectifier):
+class Monotone(Wrapper, Rectifier):
     """D = max(min(D, Λ), D' η/η'), D' and η' those of the step before   (the repair of Theorem 2).
 
     The D on the right is the inner rectifier's.  So D/η never decreases, in any coordinate.  (mathematics: the condition that
@@ -228,8 +228,8 @@ class Monotone(Around, Rectifier):
     inner: Rectifier = AbsoluteFloor(sigma=0.01)
     ceiling: Number = number(default=4.0, range="(0, inf]")
     reads = ()
-    kept = {"D": ELEMENT}
-    around = r"D_t \leftarrow \max(\min(D_t, \Lambda), D_{t-1}\,\eta_t/\eta_{t-1})"
+    own_state = {"D": ELEMENT}
+    own_latex = r"D_t \leftarrow \max(\min(D_t, \Lambda), D_{t-1}\,\eta_t/\eta_{t-1})"
 
     def check(self) -> None:
         """The inner block is a rectifier, and its floor does not lie above the ceiling."""
@@ -244,7 +244,7 @@ class Monotone(Around, Rectifier):
 
     def step(self, x: Flow, *, D: Tensor, **inner: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """D and the state."""
-        R, inner = self.inside(x, **inner)
+        R, inner = self.inner_step(x, **inner)
         # η_t/η_{t-1}, or 0 where there was no step to compare with
         ratio = torch.where((x.t > 1) & (x.lr_old > 0), x.lr / x.lr_old, 0.0)
         # D = max(min(R, Λ), D_{t-1} η_t/η_{t-1}), R the inner rectifier's

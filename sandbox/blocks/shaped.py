@@ -12,7 +12,7 @@ from sandbox.blocks.slots import Curvature
 
 
 @block
-class CoverOfSquares(Curvature):
+class SM3(Curvature):
     """B_ij = min(r_i, c_j) + g_ij²;  r_i = max_j B_ij,  c_j = max_i B_ij   (Anil et al. 2019, SM3-II).
 
     A number a row and column.  B is never below Adagrad's sum of squares; on vectors it is that sum.
@@ -31,7 +31,7 @@ class CoverOfSquares(Curvature):
 
 
 @block
-class Outer(Curvature):
+class KroneckerEigenvalues(Curvature):
     """B_ij = λ_i λ_j   (of the basis's left and right factor: Gupta et al. 2018, Shampoo; Martens & Grosse 2015, K-FAC)."""
 
     needs = ("left", "right")

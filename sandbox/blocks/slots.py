@@ -50,7 +50,7 @@ class Pairs(Block):
     own_step: ClassVar[bool] = False  # whether s is another one than the last step
     successive: ClassVar[bool] = False  # whether y compares the moment's averages
 
-    def vector(self, t: Any, theta: Tensor, d: Tensor | None, **state: Tensor) -> Tensor:
+    def vector(self, t: Any, theta: Tensor, d: Tensor | None, /, *args: Any, **state: Any) -> Tensor:
         """The v with which a block that needs "product" wants H v at step t, from θ, the last direction and its own state."""
         raise TypeError(f"{type(self).__name__} must define vector(t, theta, d, **state): what H is multiplied with")
 
@@ -73,15 +73,15 @@ class Basis(Block):
         """At which labels, "sampled" or "given", the host takes K-FAC's factors, the inputs G and A; None: not at all."""
         return None
 
-    def into(self, v: Tensor, **state: Tensor) -> Tensor:
+    def into(self, v: Tensor, /, *args: Any, **state: Any) -> Tensor:
         """v'."""
         return v
 
-    def out(self, v: Tensor, **state: Tensor) -> Tensor:
+    def out(self, v: Tensor, /, *args: Any, **state: Any) -> Tensor:
         """The inverse of `into`."""
         return v
 
-    def eigenvalues(self, **state: Tensor) -> tuple[Any, Any]:
+    def eigenvalues(self, *args: Any, **state: Any) -> tuple[Any, Any]:
         """Those of the left factor, (m, 1), and of the right, (1, n); None where the basis has none."""
         return None, None
 
@@ -89,7 +89,7 @@ class Basis(Block):
         """The number, from 1, that the other slots take for that of step t."""
         return t
 
-    def advance(self, x: Flow, **state: Tensor) -> tuple[dict[str, Tensor], Any]:
+    def advance(self, x: Flow, /, *args: Any, **state: Any) -> tuple[dict[str, Tensor], Any]:
         """New values of the state, and the order in which the new basis takes the old coordinates; None: the same."""
         return self.update(x, **state), None
 
@@ -128,7 +128,7 @@ class Rectifier(Block):
 
     slots: ClassVar[tuple[str, ...]] = ("rectifier",)
 
-    def on_floor(self, B: Tensor, **state: Tensor) -> Tensor | None:
+    def on_floor(self, B: Tensor, /, *args: Any, **state: Any) -> Tensor | None:
         """Mask of coordinates where D is the floor and not the curvature; None where there is no floor."""
         return None
 
@@ -146,15 +146,15 @@ class Decay(Block):
     slots: ClassVar[tuple[str, ...]] = ("decay",)
     in_direction: ClassVar[bool] = False  # whether the decay is part of d
 
-    def add(self, u: Tensor, theta: Tensor, **state: Tensor) -> Tensor:
+    def add(self, u: Tensor, theta: Tensor, /, *args: Any, **state: Any) -> Tensor:
         """The direction d from u and θ before the step."""
         return u
 
-    def recall(self, u: Tensor, theta: Tensor, lr: Any, **state: Tensor) -> Tensor:
+    def recall(self, u: Tensor, theta: Tensor, lr: Any, /, *args: Any, **state: Any) -> Tensor:
         """The previous direction, from the previous u, θ as that step left it, and the rate η of that step."""
         return u
 
-    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+    def step(self, x: Flow, /, *args: Any, **state: Any) -> tuple[Any, dict[str, Tensor]]:
         """d and the new state."""
         new = broadcast_state(self, self.update(x, **state), state)
         return self.add(x.value, x.theta, **spread(self, new, x)), new

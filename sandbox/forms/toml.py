@@ -122,11 +122,12 @@ def _block(table: dict[str, Any], key: str) -> Block:
     name = table["block"]
     if not isinstance(name, str):
         raise ValueError(f"{key}: the block's name must be a text, got {name!r}")
-    known_blocks = [n for n in blocks.__all__ if dataclasses.is_dataclass(getattr(blocks, n)) and n != "Flow"]
-    if ":" not in name and name not in known_blocks:
-        raise ValueError(suggest.unknown("block", name, known_blocks))
-    made = imports.attribute(name) if ":" in name else getattr(blocks, name)
+    made = imports.attribute(name) if ":" in name else getattr(blocks, name, None)
     if not (isinstance(made, type) and issubclass(made, Block) and dataclasses.is_dataclass(made)):
+        if ":" not in name:
+            raise ValueError(
+                suggest.unknown("block", name, [n for n in blocks.__all__ if dataclasses.is_dataclass(getattr(blocks, n))])
+            )
         raise ValueError(f"{key}: {name!r} is not a block (a class made with @block)")
     known = {f.name for f in dataclasses.fields(made)}
     values = {k: _value(v, f"{key}.{k}") for k, v in table.items() if k != "block"}

@@ -15,9 +15,9 @@ from sandbox.blocks import (
     Graft,
     Kronecker,
     Orthogonalize,
+    SOAPBasis,
     SoftAbsolute,
     Standard,
-    Tracked,
     WeakSecant,
     block,
 )
@@ -139,7 +139,7 @@ COMBINED = {
         basis=Kronecker(beta=0.95, every=3), curvature=WeakSecant(eps=0.0)
     ),
     "and in SOAP's": APOLLO.replace(
-        basis=Tracked(beta=0.95, every=3), curvature=WeakSecant(eps=0.0), decay=AdamWDecay(weight_decay=0.1)
+        basis=SOAPBasis(beta=0.95, every=3), curvature=WeakSecant(eps=0.0), decay=AdamWDecay(weight_decay=0.1)
     ),
     "an orthogonal quasi-Newton direction": variants.get("muon").replace(
         moment=EMA(beta=0.9), curvature=WeakSecant(eps=0.0), rectifier=SoftAbsolute(sigma=0.1)
@@ -176,7 +176,7 @@ def test_combinations(name):
 
 
 def test_a_side_beyond_the_limit():
-    recipe = variants.get("soap").replace(basis=Tracked(limit=4))
+    recipe = variants.get("soap").replace(basis=SOAPBasis(limit=4))
     state = recipe.init([drawn(4, 3), drawn(5, 2), drawn(3)])
     assert ["basis.QL" in s for s in state] == [True, False, False]
     assert recipe.words([(5, 2), (3,)]) == 2

@@ -87,7 +87,7 @@ def test_update_under_vmap_equals_single_runs(name):
     stacked = base.replace(**change, name=base.name)
     singles = [base.replace(**{n: float(v[i]) for n, v in change.items()}) for i in range(4)]
     # SOAP goes on from the eigenvectors of the first g gᵀ, which are arbitrary in its null space: none where g is square
-    shapes = [(4, 4), (7,), (), (3, 3), (2, 2, 1)] if isinstance(base.basis, blocks.Tracked) else SHAPES
+    shapes = [(4, 4), (7,), (), (3, 3), (2, 2, 1)] if isinstance(base.basis, blocks.SOAPBasis) else SHAPES
     grads = [[torch.tensor(g) for g in Problem(k, shapes=shapes).start] for k in range(10)]
     rates = 0.01 * factors
 

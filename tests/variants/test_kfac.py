@@ -144,7 +144,7 @@ def literal(steps=5, lr=0.05, delta=0.01, ekfac=False):
 @pytest.mark.parametrize("backend", ["eager", "scripted"])
 def test_equal_to_a_literal_recursion(backend):
     """A convolution and a linear layer, biases by SGD; five steps of rounding."""
-    recipe = KFAC.replace(basis=sandbox.blocks.GivenFactors(labels="given"))
+    recipe = KFAC.replace(basis=sandbox.blocks.KroneckerFactors(labels="given"))
     for p, x in zip(trained(recipe, backend)[0], literal(), strict=True):
         np.testing.assert_allclose(p, x, rtol=1e-8, atol=1e-10)
 
@@ -152,7 +152,7 @@ def test_equal_to_a_literal_recursion(backend):
 def test_ekfac_is_literal_where_eigenvectors_are_determined():
     """One step: later ones keep squares by eigenvector, and those of the eigenvalue 0 are the library's choice."""
     recipe = variants.get("ekfac").replace(
-        lr=0.01, **{"basis": sandbox.blocks.GivenFactors(labels="given"), "rectifier.damping": 1e3}
+        lr=0.01, **{"basis": sandbox.blocks.KroneckerFactors(labels="given"), "rectifier.damping": 1e3}
     )
     for p, x in zip(trained(recipe, steps=1)[0], literal(1, delta=1e3, ekfac=True), strict=True):
         np.testing.assert_allclose(p, x, rtol=1e-8, atol=1e-10)
@@ -161,7 +161,7 @@ def test_ekfac_is_literal_where_eigenvectors_are_determined():
 def test_the_weak_secant_in_the_basis_of_layers():
     """Apollo's B in K-FAC's eigenbasis: every part that a recipe has, in the backends; the direction's basis is orthogonal."""
     recipe = variants.get("apollo").replace(
-        basis=sandbox.blocks.GivenFactors(labels="given"),
+        basis=sandbox.blocks.KroneckerFactors(labels="given"),
         curvature=WeakSecant(),
         rectifier=SoftAbsolute(sigma=0.1),
         decay=AdamWDecay(weight_decay=0.1),
@@ -182,7 +182,7 @@ def test_the_weak_secant_in_the_basis_of_layers():
 @pytest.mark.parametrize("labels", ["sampled", "given"])
 def test_a_grid_of_seeds_and_rates_is_what_the_optimizer_does(labels):
     """Under two vmaps, with labels of each seed's own, in float64 to rounding: eigenvectors' signs and order are not in a step."""
-    recipe, model = KFAC.replace(basis=sandbox.blocks.GivenFactors(labels=labels, beta=0.8)), network()
+    recipe, model = KFAC.replace(basis=sandbox.blocks.KroneckerFactors(labels=labels, beta=0.8)), network()
     params = {name: p.detach() for name, p in model.named_parameters()}
     rates, seeds, y = [0.05, 0.2], [3, 5], torch.arange(6) % 3
 
@@ -222,7 +222,7 @@ def test_closures_of_other_recipes_are_not_watched():
         loss.backward()
         return loss
 
-    for recipe in ("apollo", KFAC.replace(basis=sandbox.blocks.GivenFactors(labels="given"))):
+    for recipe in ("apollo", KFAC.replace(basis=sandbox.blocks.KroneckerFactors(labels="given"))):
         sandbox.Optimizer([p], recipe).step(closure)
     assert modes == [0, 1]
 
@@ -245,7 +245,7 @@ def test_what_does_not_fit():
         sandbox.ensemble.run(
             KFAC, lambda params, _: F.mse_loss(params["w"].sum(1), torch.zeros(2)), params={"w": p.detach()}, steps=1
         )
-    with pytest.raises(ValueError, match="Outer in slot 'curvature' takes eigenvalues of a basis"):
+    with pytest.raises(ValueError, match="KroneckerEigenvalues in slot 'curvature' takes eigenvalues of a basis"):
         KFAC.replace(basis=sandbox.blocks.Standard())
     with pytest.raises(ValueError, match="not known in a basis other than Standard"):
         variants.get("adahessian").replace(basis=sandbox.blocks.Kronecker())

@@ -236,7 +236,7 @@ NEARLY_SQUARE = [(4, 3), (2, 3, 1), (5, 5), (5, 6)]
 
 @pytest.mark.parametrize(("every", "backend"), each_backend([1, 4]))
 def test_soap(every, backend):
-    recipe = variants.get("soap").replace(basis=sandbox.blocks.Tracked(every=every), **{"decay.weight_decay": 0.0})
+    recipe = variants.get("soap").replace(basis=sandbox.blocks.SOAPBasis(every=every), **{"decay.weight_decay": 0.0})
     follow(recipe, 0.01, lambda x: SOAP(x, every), None, backend, rtol=1e-6, shapes=NEARLY_SQUARE)
 
 
@@ -272,7 +272,7 @@ def test_shampoo_and_soap_are_published_code():
     package = pytest.importorskip("pytorch_optimizer", reason="pytorch_optimizer (extra bench) is the oracle")
     shampoo = variants.get("shampoo").replace(**{"basis.eps": 1e-2})
     assert max(beside(shampoo, lambda q: package.Shampoo(q, lr=0.1, matrix_eps=1e-2), 0.1, [(4, 3), (3, 5)], 20)) < 1e-3
-    soap = variants.get("soap").replace(basis=sandbox.blocks.Tracked(every=3), **{"decay.weight_decay": 0.0})
+    soap = variants.get("soap").replace(basis=sandbox.blocks.SOAPBasis(every=3), **{"decay.weight_decay": 0.0})
     peer = lambda q: package.SOAP(q, lr=0.01, weight_decay=0.0, precondition_frequency=3)  # noqa: E731
     found = beside(soap, peer, 0.01, [(4, 3), (5, 6), (5, 5)], 30)
     assert found[0] == 0.0
