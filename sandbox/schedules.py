@@ -47,7 +47,7 @@ class Warmup(LRScheduler):
     stepped beside it; to have another one begin where it ends, use `warmup(…, then=…)`.
 
     steps: length of the warm-up in updates, ≥ 0.
-    init: the rate of the first update, in every group: a number, or one a group.  Default η/1000, as the author's code.
+    init: the rate of the first update, in every group: a number, or one per group.  Default η/1000, as the author's code.
     Raises ValueError where `init` exceeds a group's rate or is negative, or steps < 0.
     """
 

@@ -71,7 +71,7 @@ def lion() -> Recipe:
 def sophia_h() -> Recipe:
     """θ = θ - η clip(m/max(γh, ε), ±1), h an EMA of z ⊙ Hz each ten steps, γ = 0.01 (Liu et al. 2023); z = ±1 here.
 
-    2 words, 2 gradients (Hz is taken each step, though one in ten is used).  Differs from the paper: z is normal there.
+    2 state elements, 2 gradients (Hz is taken each step, though one in ten is used).  Differs from the paper: z is normal there.
     """
     return Recipe(
         lr=1e-4,
@@ -86,7 +86,7 @@ def sophia_h() -> Recipe:
 def sophia_g() -> Recipe:
     """θ = θ - η clip(m/max(γh, ε), ±1), h an EMA of n ĝ² each ten steps, ĝ the gradient at drawn labels (Liu et al. 2023).
 
-    2 words, 2 gradients (ĝ is taken each step, though one in ten is used).  γ = 0.05 as in the paper; the code has
+    2 state elements, 2 gradients (ĝ is taken each step, though one in ten is used).  γ = 0.05 as in the paper; the code has
     |m|/(0.04 n h + 1e-15), n tokens of a batch.
     """
     return sophia_h().replace(

@@ -1,6 +1,6 @@
 """Quasi-Newton methods with a history of pairs (s, y), and those that make one number of a pair.
 
-Words of state count d where it is stored (a solver with a history cannot recall it).  "Gradients" are gradients a step, a
+State elements per parameter count d where it is stored (a solver with a history cannot recall it).  "Gradients" are gradients per step, a
 Hessian-vector product counted as one.
 """
 
@@ -30,7 +30,7 @@ from sandbox.recipe import Recipe
 def lbfgs() -> Recipe:
     """L-BFGS, ten pairs, H₀ = sᵀy/yᵀy (Liu & Nocedal 1989), as torch.optim.LBFGS(max_iter=1) takes a step.
 
-    22 words, 1 gradient.  Differs from that code: no line search, no tolerances at which it silently stops.
+    22 state elements, 1 gradient.  Differs from that code: no line search, no tolerances at which it silently stops.
     """
     return Recipe(
         lr=1.0,
@@ -45,7 +45,7 @@ def lbfgs() -> Recipe:
 def sdlbfgs() -> Recipe:
     """Damped L-BFGS at length η/√t, y between successive batches (Wang et al. 2017 as in the public SdLBFGS code).
 
-    202 words, 1 gradient.  Differs from that code: no step is left out where ‖g‖₁ ≤ 1e-5; a pair of sᵀy ≤ 1e-30 is dropped; no
+    202 state elements, 1 gradient.  Differs from that code: no step is left out where ‖g‖₁ ≤ 1e-5; a pair of sᵀy ≤ 1e-30 is dropped; no
     weight decay by default, as there, but any block gives some (there it has the wrong sign: weights grow).
     """
     return Recipe(
@@ -61,7 +61,7 @@ def sdlbfgs() -> Recipe:
 def sdlbfgs_paper() -> Recipe:
     """Damped L-BFGS, y on one batch, H₀ = 1/max(yᵀy/sᵀy, δ), δ = 0.01 (Wang, Ma, Goldfarb & Liu 2017, Procedure 3.1).
 
-    43 words (d, the gradient and the second one among them), 2 gradients.  The paper's rate falls like 1/t: a schedule's part.
+    43 state elements (d, the gradient and the second one among them), 2 gradients.  The paper's rate falls like 1/t: a schedule's part.
     """
     return Recipe(
         lr=1.0,
@@ -77,7 +77,7 @@ def sdlbfgs_paper() -> Recipe:
 def olbfgs() -> Recipe:
     """Online L-BFGS: y on one batch, H₀ = sᵀy/yᵀy (Schraudolph, Yu & Günter 2007; Mokhtari & Ribeiro 2015).
 
-    23 words, 2 gradients.  The form of 2015, with a pair left out where sᵀy ≤ 1e-4 sᵀs, as in stochqn; 2007 has H₀ from the
+    23 state elements, 2 gradients.  The form of 2015, with a pair left out where sᵀy ≤ 1e-4 sᵀs, as in stochqn; 2007 has H₀ from the
     mean over the pairs, and steps c times as long.
     """
     return Recipe(
@@ -94,7 +94,7 @@ def olbfgs() -> Recipe:
 def barzilai_borwein() -> Recipe:
     """One rate for all, η sᵀy/yᵀy, y on one batch (Barzilai & Borwein 1988; stochastic: Tan et al. 2016 average over an epoch).
 
-    3 words, 2 gradients; the rate stays where sᵀy ≤ 0.
+    3 state elements, 2 gradients; the rate stays where sᵀy ≤ 0.
     """
     return Recipe(
         lr=1.0,
@@ -109,7 +109,7 @@ def barzilai_borwein() -> Recipe:
 def barzilai_borwein_diagonal() -> Recipe:
     """A rate for each coordinate: B = argmin ‖Bs - y‖² + μ‖B - B'‖² between both scalar quotients (Park et al. 2020).
 
-    4 words, 2 gradients: y on one batch, where the paper has the full gradient.
+    4 state elements, 2 gradients: y on one batch, where the paper has the full gradient.
     """
     return barzilai_borwein().replace(lr=0.1, curvature=DiagonalBarzilaiBorwein())
 
@@ -117,7 +117,7 @@ def barzilai_borwein_diagonal() -> Recipe:
 def sgd_qn() -> Recipe:
     """Rates 1/B by coordinate, B growing by y/s within [0.1 λ, 100 λ] each step (Bordes, Bottou & Gallinari 2009; 2010).
 
-    4 words, 2 gradients.  The corrected form; y is a difference of gradients on one batch, where the code has that of ℓ' times
+    4 state elements, 2 gradients.  The corrected form; y is a difference of gradients on one batch, where the code has that of ℓ' times
     x plus λ s of its own decay.
     """
     return Recipe(
@@ -132,7 +132,7 @@ def sgd_qn() -> Recipe:
 def sqn() -> Recipe:
     """L-BFGS, a pair each 20 steps: between means of iterates, y a Hessian-vector product (Byrd et al. 2016).
 
-    22 words, 2 gradients (a product each step, though one in twenty is used).  Differs from the paper: the product is taken
+    22 state elements, 2 gradients (a product each step, though one in twenty is used).  Differs from the paper: the product is taken
     with the present batch at the present point, not with a larger one at the mean.
     """
     return Recipe(
@@ -149,7 +149,7 @@ def sqn() -> Recipe:
 def adaqn() -> Recipe:
     """L-BFGS from Adagrad's H₀, a pair each 20 steps: y = Fᵀ(F s)/|F|, F the last 100 gradients (Keskar & Berahas 2016).
 
-    123 words, 1 gradient.  Differs from its published code (and stochqn): no test of the loss at the mean of iterates, which
+    123 state elements, 1 gradient.  Differs from its published code (and stochqn): no test of the loss at the mean of iterates, which
     clears the memory where the loss has grown.
     """
     return Recipe(
@@ -166,7 +166,7 @@ def adaqn() -> Recipe:
 def res() -> Recipe:
     """Regularised stochastic BFGS: d = (B⁻¹ + Γ) g, B ← BFGS(B) + δ I, y on one batch less δ s (Mokhtari & Ribeiro 2014).
 
-    23 words, 2 gradients.  Differs: of the last ten pairs, where the paper keeps the matrix (10 ≥ steps is the paper), from
+    23 state elements, 2 gradients.  Differs: of the last ten pairs, where the paper keeps the matrix (10 ≥ steps is the paper), from
     B₀ = 1, where minSQN has δ; a pair of vᵀr ≤ 0, for which neither has a guard, is left out.
     """
     return Recipe(
@@ -183,7 +183,7 @@ def res() -> Recipe:
 def bfgs() -> Recipe:
     """H ← (I - ρsyᵀ) H (I - ρysᵀ) + ρssᵀ from H₀ = 1 (1970), on all coordinates, as a sum of at most 20 changes.
 
-    42 words, 1 gradient; begins again from H₀ when 20 pairs are full, where the classical method keeps the matrix.
+    42 state elements, 1 gradient; begins again from H₀ when 20 pairs are full, where the classical method keeps the matrix.
     """
     return Recipe(
         lr=0.01,

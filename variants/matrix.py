@@ -29,7 +29,7 @@ from sandbox.recipe import Recipe
 
 
 def sm3() -> Recipe:
-    """SM3-II (Anil et al. 2019): ν = min(r, c) + g², θ = θ - η g/√ν, a number a row and column; (m, n) views here."""
+    """SM3-II (Anil et al. 2019): ν = min(r, c) + g², θ = θ - η g/√ν, one number per row and per column; (m, n) views here."""
     return Recipe(lr=0.1, moment=NoMoment(), curvature=SM3(), rectifier=SquareRoot(eps=1e-30))
 
 

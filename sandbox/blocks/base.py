@@ -18,7 +18,7 @@ a block can name its own state: `def update(self, x, *, B)`):
 
     update(x, **state) -> new state     what it remembers; `x` is the `Flow` of the step, `state` its own tensors by name
     read(value, **state) -> output      what it gives to the next slot, from what the previous one gave and its own state
-                                        (there, state of one number a scope or tensor comes spread over the coordinates)
+                                        (there, state with one number per scope or tensor comes spread over the coordinates)
 
 A block acts coordinate by coordinate.  What it needs of a whole tensor or scope it gets by `x.tensor` and `x.scope` (sum, amax,
 mean, then spread), never by torch's own reductions, and it takes no shape and counts no entries: a backend may hand it one
@@ -30,7 +30,7 @@ reason where they differ.
 Because `read` needs nothing else, last step's output can be computed again from the state: that is how a recipe recalls
 its direction d without storing it.  The hyperparameters of a block with a `read` of its own are kept in the state as they were
 (`reads` names those that it uses).  A block whose output needs more overrides `step` and says `recalls = False`.
-What depends only on t and on numbers goes into `coefficients`: once a step, in float64, and found in `x.c`.  There t is a
+What depends only on t and on numbers goes into `coefficients`: once per step, in float64, and found in `x.c`.  There t is a
 Python number on the host, where 1 / (t - 1) divides by zero at t = 1 on either side of a `where`, and a tensor elsewhere.
 """
 
@@ -50,7 +50,7 @@ from sandbox.blocks.flow import NEEDS, Flow
 from sandbox.blocks.number import is_number, number, show, validated
 from sandbox.utils import suggest
 
-# Shapes that a state may have: one number a coordinate, one a scope, one a tensor;
+# Shapes that a state may have: one number per coordinate, per scope, per tensor;
 ELEMENT, SCOPE, TENSOR = "element", "scope", "tensor"
 # for a tensor as an (m, n) matrix, m = shape[0]: (m, 1), (1, n), (m, m), (n, n);  for one of N entries: (N, N).
 ROWS, COLUMNS, LEFT, RIGHT, SQUARE = "rows", "columns", "left", "right", "square"
@@ -70,7 +70,7 @@ class Block:
 
     Class attributes: `slots` (where it fits), `state` (name -> one of `KINDS`), `matrix` (it takes tensors as matrices),
     `needs` (what a step must have for it, some of `flow.NEEDS`), `recalls` (its output comes again from its state),
-    `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as a number a tensor; None: all of them),
+    `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as one number per tensor; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """
 
@@ -100,7 +100,7 @@ class Block:
         return 0.0
 
     def coefficients(self, t: Any, /) -> dict[str, Any]:
-        """What depends only on t (from 1) and numbers: evaluated once a step, in float64, found in `x.c`."""
+        """What depends only on t (from 1) and numbers: evaluated once per step, in float64, found in `x.c`."""
         return {}
 
     def due(self, t: Any, /) -> Any:
@@ -141,17 +141,17 @@ class Block:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _check_names(made: Block) -> None:
+def _check_names(instance: Block) -> None:
     """Raises ValueError for an unknown kind of state, an unknown need, or a state named as a field."""
-    fields = {f.name for f in dataclasses.fields(made)}  # type: ignore[arg-type]
-    for name, kind in made.state.items():
+    fields = {f.name for f in dataclasses.fields(instance)}  # type: ignore[arg-type]
+    for name, kind in instance.state.items():
         if name in fields:
-            raise ValueError(f"{type(made).__name__}: a state and a field must not share the name {name!r}")
+            raise ValueError(f"{type(instance).__name__}: a state and a field must not share the name {name!r}")
         if kind not in KINDS:
-            raise ValueError(f"{type(made).__name__}: state {name!r}: {suggest.unknown('kind of state', str(kind), KINDS)}")
-    for need in made.needs:
+            raise ValueError(f"{type(instance).__name__}: state {name!r}: {suggest.unknown('kind of state', str(kind), KINDS)}")
+    for need in instance.needs:
         if need not in NEEDS:
-            raise ValueError(f"{type(made).__name__}: {suggest.unknown('need', str(need), NEEDS)}")
+            raise ValueError(f"{type(instance).__name__}: {suggest.unknown('need', str(need), NEEDS)}")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(number,))
@@ -159,20 +159,20 @@ def block(cls: type[T]) -> type[T]:
     """Makes a class a block: frozen keyword-only dataclass, checked numbers, registered pytree."""
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # a dataclass would put its signature here, which is no equation
-    made = dataclasses.dataclass(frozen=True, kw_only=True, repr=True)(cls)
-    plain_init = made.__init__
+    decorated = dataclasses.dataclass(frozen=True, kw_only=True, repr=True)(cls)
+    plain_init = decorated.__init__
 
     @functools.wraps(plain_init)
     def init(self: Any, *args: Any, **fields: Any) -> None:
         if args:
-            names = [f.name for f in dataclasses.fields(made)]  # type: ignore[arg-type]
-            hint = f"{made.__name__}({names[0]}={args[0]!r})" if names else "it has none"
-            raise TypeError(f"{made.__name__} takes its hyperparameters by name: {hint}")
+            names = [f.name for f in dataclasses.fields(decorated)]  # type: ignore[arg-type]
+            hint = f"{decorated.__name__}({names[0]}={args[0]!r})" if names else "it has none"
+            raise TypeError(f"{decorated.__name__} takes its hyperparameters by name: {hint}")
         plain_init(self, **fields)
 
-    made.__init__ = init  # type: ignore[method-assign]
-    register(made)
-    return made
+    decorated.__init__ = init  # type: ignore[method-assign]
+    register(decorated)
+    return decorated
 
 
 _TREES: set[type] = set()
@@ -245,6 +245,6 @@ def broadcast_state(owner: Block, new: Any, old: Mapping[str, Tensor]) -> dict[s
 
 
 def spread(owner: Block, state: Mapping[str, Tensor], x: Flow) -> dict[str, Tensor]:
-    """A block's state with what is kept once a scope or once a tensor spread over the coordinates."""
+    """A block's state with what is kept once per scope or tensor spread over the coordinates."""
     ways = {SCOPE: x.scope.spread, TENSOR: x.tensor.spread}
     return {name: ways.get(owner.state[name], lambda s: s)(value) for name, value in state.items()}

@@ -169,7 +169,7 @@ class SOAPBasis(TwoSided):
 
     The first step decomposes L and R and moves nothing; each step uses the Q that the one before has left, so that no gradient
     is seen in a basis of its own.  Before a step of the iteration, eigenvectors are put in order of falling eigenvalues, and
-    the states inside that have a number a coordinate are reordered with them.
+    the states inside with one number per coordinate are reordered with them.
     beta: β in [0, 1).  every: k ≥ 1.  limit: a tensor with a longer side is updated by the recipe for vectors.
     """
 

@@ -67,7 +67,7 @@ class Stable(Decay):
     latex = r"d_t = m_t/D_t + \frac{\gamma}{\mathrm{mean}(D_t)}\,\theta_{t-1}"
 
     def update(self, x: Flow, *, gamma: Tensor) -> dict[str, Tensor]:
-        """γ / mean(D), one number a tensor."""
+        """γ / mean(D), one number per tensor."""
         # γ / mean(D)
         return {"gamma": self.weight_decay / x.tensor.mean(x.D)}
 

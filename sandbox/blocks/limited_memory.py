@@ -31,7 +31,7 @@ class TwoLoop(Solve):
     scale where D comes from it.
 
     memory: h ≥ 0, number of pairs; 0 is `Divide`.  tiny ≥ 0, in units of sᵀy; least ≥ 0, in units of curvature.
-    Keeps 2h words a parameter, and d; for each scope also ρ_k, and s_kᵀy_j of pairs in the same ten, j the newer.
+    Keeps 2h state elements per parameter, and d; for each scope also ρ_k, and s_kᵀy_j of pairs in the same ten, j the newer.
     """
 
     memory: int = 10

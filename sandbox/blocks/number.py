@@ -89,12 +89,12 @@ def validated(owner: str, field: dataclasses.Field, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{owner}: {field.name} must be a number, a tensor or a function of t, got {value!r}")
     try:
-        found = float(value)
+        converted = float(value)
     except OverflowError:
         raise ValueError(wrong + "a number too large for a float") from None
-    if found not in interval:  # NaN lies in no interval
-        raise ValueError(wrong + show(found))
-    return found
+    if converted not in interval:  # NaN lies in no interval
+        raise ValueError(wrong + show(converted))
+    return converted
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:

@@ -35,7 +35,7 @@ class Successive(Pairs):
 class SameBatch(Pairs):
     """s = -η d, the last step;  y = ∇f(θ; ξ') - ∇f(θ'; ξ') + λ s, primes the step before   (Schraudolph et al. 2007)
 
-    So y = (H + λ) s without the noise between two batches, for a second gradient a step, and two words a parameter.
+    So y = (H + λ) s without the noise between two batches, for a second gradient per step, and two state elements per parameter.
     ridge: λ, in units of curvature; RES has -δ here.
     """
 
@@ -55,7 +55,7 @@ class SameBatch(Pairs):
 
 @block
 class Product(Pairs):
-    """s = -η d, the last step;  y = H s, H the present batch's Hessian   (by one Hessian-vector product a step)"""
+    """s = -η d, the last step;  y = H s, H the present batch's Hessian   (by one Hessian-vector product per step)"""
 
     needs = ("product", "d_old")
     latex = r"s_t = -\eta_{t-1} d_{t-1},\quad y_t = H_t s_t"
@@ -114,7 +114,7 @@ class AveragedIterates(Pairs):
 class EmpiricalFisher(AveragedIterates):
     """s = w̄ - w̄' each k steps;  y = Fᵀ(F s)/|F|, F the last gradients   (Keskar & Berahas 2016, adaQN)
 
-    w̄' becomes w̄ only where sᵀy > least sᵀs, and at the first mean.  The pair needs no Hessian; F takes its length in words.
+    w̄' becomes w̄ only where sᵀy > least sᵀs, and at the first mean.  The pair needs no Hessian; F takes |F| state elements per parameter.
     every: k ≥ 1.  memory: |F| ≥ 1 gradients (those there are, at first).  least ≥ 0, in units of curvature.
     """
 
@@ -147,7 +147,7 @@ class EmpiricalFisher(AveragedIterates):
         for g in F.values():
             # y = Fᵀ(F s) / |F|
             y = y + spread(x.c.weight * sum_(g * s)) * g
-        kept = torch.where(sum_(s * y) > self.least * sum_(s.square()), 1.0, 0.0).to(s.dtype)
-        moved = x.c.due * torch.where(x.t > 2 * self.every, spread(kept), 1.0)
+        accepted = torch.where(sum_(s * y) > self.least * sum_(s.square()), 1.0, 0.0).to(s.dtype)
+        moved = x.c.due * torch.where(x.t > 2 * self.every, spread(accepted), 1.0)
         shifted = dict(zip(F, [x.g, *list(F.values())[:-1]], strict=True))
         return (s, y), {**self.averages(x, total, mean, moved), **shifted}

@@ -29,7 +29,7 @@ class Broyden(Solve):
     from 1/D with the newest pair.  DFP and BFGS leave a pair of sᵀy ≤ tiny out, SR1 one of |wᵀy| < 1e-8 ‖w‖‖y‖.
 
     rule: "dfp", "bfgs" or "sr1".  memory: h ≥ 1 pairs.  tiny ≥ 0, in units of sᵀy.
-    Keeps 2h words a parameter, and d.
+    Keeps 2h state elements per parameter, and d.
     """
 
     rule: str = "bfgs"

@@ -38,7 +38,7 @@ class ScaleInvariantFloor(Rectifier):
     """D = max(|B̄|, σ ‖g - g'‖_∞), g' the previous g   (paper, section 3.3).
 
     The maximum is taken over the scope, and g_0 = 0: θ is then unchanged when the loss is scaled.  Keeps g_{t-1}: one word of
-    state a parameter more than `AbsoluteFloor`.
+    state per parameter more than `AbsoluteFloor`.
     sigma: σ > 0, without unit.
     tiny: smallest floor, so that d stays finite where two gradients coincide (a linear loss).  Default 1e-30.
     """

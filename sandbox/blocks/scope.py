@@ -7,7 +7,7 @@ on an arena.
 
     scope        coordinates that share a scalar                      scalars of a (6, 3, 5, 5) tensor
     parameter    one parameter tensor (the paper)                     1
-    global       all tensors updated together                         1 (kept once a tensor, all equal)
+    global       all tensors updated together                         1 (kept once per tensor, all equal)
     channel      each leading index of a tensor                       6
     coordinate   each coordinate on its own                           450
 """
@@ -187,7 +187,7 @@ class _Segments:
 
 
 class _Everything(_Segments):
-    """All of the joined tensors share one scalar, kept once a tensor."""
+    """All of the joined tensors share one scalar, kept once per tensor."""
 
     def sum(self, x: Tensor) -> Tensor:
         return x.sum().expand(len(self.sizes))

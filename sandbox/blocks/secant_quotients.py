@@ -1,4 +1,4 @@
-"""Curvatures from the pair (s, y) of the last step: Barzilai & Borwein's, one number a scope, or one a coordinate."""
+"""Curvatures from the pair (s, y) of the last step: Barzilai & Borwein's, one number per scope, or one per coordinate."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class BarzilaiBorwein(Curvature):
         """B everywhere, and the number of each scope."""
         total, s, y = x.scope.sum, x.s, x.y
         sy, ss = total(s * y), total(s.square())
-        kept = sy > self.tiny + self.least * ss
+        accepted = sy > self.tiny + self.least * ss
         # B = yᵀy/sᵀy, or sᵀy/sᵀs
         above, below = (sy, ss) if self.long else (total(y.square()), sy)
-        found = torch.where(kept, above / torch.where(kept, below, 1.0), 0.0).clamp(min=self.lower)
-        moved = ss > 0 if self.floored else kept
+        found = torch.where(accepted, above / torch.where(accepted, below, 1.0), 0.0).clamp(min=self.lower)
+        moved = ss > 0 if self.floored else accepted
         B = torch.where(moved, found, B)
         out = B
         if self.first_step:
@@ -103,12 +103,12 @@ class DiagonalBarzilaiBorwein(Curvature):
         """B of the last pair, where it has positive curvature."""
         total, spread, s, y = x.scope.sum, x.scope.spread, x.s, x.y
         sy, ss, yy = total(s * y), total(s.square()), total(y.square())
-        kept = sy > 0
-        low = self.low * torch.where(kept, sy / torch.where(kept, ss, 1.0), 0.0)
-        high = self.high * torch.where(kept, yy / torch.where(kept, sy, 1.0), 1.0)
+        accepted = sy > 0
+        low = self.low * torch.where(accepted, sy / torch.where(accepted, ss, 1.0), 0.0)
+        high = self.high * torch.where(accepted, yy / torch.where(accepted, sy, 1.0), 1.0)
         # B = (s y + μ B) / (s² + μ)
         mu = self.mu * spread(x.scope.mean(s.square()))
-        everywhere = spread(torch.where(kept, 1.0, 0.0).to(s.dtype)) > 0
+        everywhere = spread(torch.where(accepted, 1.0, 0.0).to(s.dtype)) > 0
         found = (s * y + mu * B) / torch.where(everywhere, s.square() + mu, 1.0)
         found = torch.minimum(torch.maximum(found, spread(low) + 0 * found), spread(high) + 0 * found)
         return {"B": torch.where(everywhere, found, B)}

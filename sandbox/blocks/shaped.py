@@ -1,4 +1,4 @@
-"""Curvatures of a tensor as a matrix: a number a row and column."""
+"""Curvatures of a tensor as a matrix: one number per row and per column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sandbox.blocks.slots import Curvature
 class SM3(Curvature):
     """B_ij = min(r_i, c_j) + g_ij²;  r_i = max_j B_ij,  c_j = max_i B_ij   (Anil et al. 2019, SM3-II).
 
-    A number a row and column.  B is never below Adagrad's sum of squares; on vectors it is that sum.
+    Keeps one number per row and per column.  B is never below Adagrad's sum of squares; on vectors it is that sum.
     """
 
     recalls = False

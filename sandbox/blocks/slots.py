@@ -1,4 +1,4 @@
-"""What each slot of a recipe takes: the base classes of blocks, one a slot, in the order of a step."""
+"""What each slot of a recipe takes: the base classes of blocks, one per slot, in the order of a step."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ class Wrapper(Block):
 
     def inner_step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """The inner block's step, from its own state and coefficients."""
-        own = x.c
-        x.c = SimpleNamespace(**{n.removeprefix("inner."): v for n, v in vars(own).items() if n.startswith("inner.")})
-        made = self.inner.step(x, **state)
-        x.c = own
-        return made
+        coefficients = x.c
+        x.c = SimpleNamespace(**{n.removeprefix("inner."): v for n, v in vars(coefficients).items() if n.startswith("inner.")})
+        result = self.inner.step(x, **state)
+        x.c = coefficients
+        return result

@@ -27,7 +27,7 @@ class Variants(interrupt.Command):
             recipe = variants.get(name)
             numbers = [f"{recipe.lr:g}", recipe.words_text, str(recipe.evaluations)]
             rows.append([name, *numbers, variants.about(name).splitlines()[0]])
-        screen.table(screen.console(), ["variant", "lr", "words", "gradients", "what it is"], rows)
+        screen.table(screen.console(), ["variant", "lr", "state", "gradients", "what it is"], rows)
         return 0
 
 

@@ -31,23 +31,23 @@ def ablate(base: str | Recipe, *, one_at_a_time: bool = False, **choices: Sequen
         if not values:
             raise ValueError(f"ablate: {key} has no choices")
     if one_at_a_time:
-        made = [base] + [base.replace(**{key: value}) for key, values in choices.items() for value in values]
+        recipes = [base] + [base.replace(**{key: value}) for key, values in choices.items() for value in values]
     else:
-        made = [base.replace(**dict(zip(choices, row, strict=True))) for row in itertools.product(*choices.values())]
-    return _distinct(made)
+        recipes = [base.replace(**dict(zip(choices, row, strict=True))) for row in itertools.product(*choices.values())]
+    return _distinct(recipes)
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
     """The recipes without repetitions; different ones that would be called the same get a number behind their name."""
-    kept: list[Recipe] = []
+    distinct: list[Recipe] = []
     names = Counter[str]()
     for recipe in recipes:
-        if any(_same(recipe, other) for other in kept):
+        if any(_same(recipe, other) for other in distinct):
             continue
         names[recipe.name] += 1
         count = names[recipe.name]
-        kept.append(recipe if count == 1 else recipe.replace(name=f"{recipe.name} #{count}"))
-    return kept
+        distinct.append(recipe if count == 1 else recipe.replace(name=f"{recipe.name} #{count}"))
+    return distinct
 
 
 def _same(a: Recipe, b: Recipe) -> bool:

@@ -39,8 +39,8 @@ def recipe(what: str | Recipe) -> Recipe:
             raise ValueError(f"{what}: {error}") from error
     if ":" in what:
         return _attribute(what)
-    found: Recipe = package("variants").get(what)
-    return found
+    variant: Recipe = package("variants").get(what)
+    return variant
 
 
 def package(name: str) -> ModuleType:
@@ -59,10 +59,10 @@ def package(name: str) -> ModuleType:
         except BaseException:
             del sys.modules[name]
             raise
-    found = sys.modules[name]
-    if home.resolve() not in (folders := _folders(found)):
+    module = sys.modules[name]
+    if home.resolve() not in (folders := _folders(module)):
         raise ImportError(f"{name!r} was imported from {folders[0]}, which hides {home}; rename the former")
-    return found
+    return module
 
 
 HOME = imports.PACKAGE.parent  # where the packages lie
@@ -82,13 +82,13 @@ def _attribute(path: str) -> Recipe:
     package("variants")  # before a folder called so in the working directory
     top = path.partition(":")[0].partition(".")[0]
     try:
-        found = imports.attribute(path)
+        target = imports.attribute(path)
     except ValueError as error:
         module = sys.modules.get(top)
         if module is None or not (here / top).exists() or (here / top).resolve() in _folders(module):
             raise
         raise ValueError(f"{error} ({top!r} is the one in {_folders(module)[0]}, not the folder {here / top})") from error
-    made = found() if callable(found) and not isinstance(found, Recipe) else found
-    if not isinstance(made, Recipe):
-        raise ValueError(f"{path!r} is a {type(made).__name__}, not a Recipe")
-    return made
+    value = target() if callable(target) and not isinstance(target, Recipe) else target
+    if not isinstance(value, Recipe):
+        raise ValueError(f"{path!r} is a {type(value).__name__}, not a Recipe")
+    return value

@@ -47,11 +47,11 @@ def loads(text: str) -> Recipe:
 def _recipe(table: Any) -> Recipe:
     if not isinstance(table, dict):
         raise ValueError(f"a recipe is a table of slots, got {table!r}")
-    known = {f.name for f in dataclasses.fields(Recipe)}
+    fields = {f.name for f in dataclasses.fields(Recipe)}
     values: dict[str, Any] = {}
     for key, value in table.items():
-        if key not in known:
-            raise ValueError(suggest.unknown("key of a recipe", key, known))
+        if key not in fields:
+            raise ValueError(suggest.unknown("key of a recipe", key, fields))
         if key == "gradient":
             values[key] = tuple(_block(row, key) for row in (value if isinstance(value, list) else [value]))
         elif key == "vectors":
@@ -122,16 +122,16 @@ def _block(table: dict[str, Any], key: str) -> Block:
     name = table["block"]
     if not isinstance(name, str):
         raise ValueError(f"{key}: the block's name must be a text, got {name!r}")
-    made = imports.attribute(name) if ":" in name else getattr(blocks, name, None)
-    if not (isinstance(made, type) and issubclass(made, Block) and dataclasses.is_dataclass(made)):
+    cls = imports.attribute(name) if ":" in name else getattr(blocks, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, Block) and dataclasses.is_dataclass(cls)):
         if ":" not in name:
             raise ValueError(
                 suggest.unknown("block", name, [n for n in blocks.__all__ if dataclasses.is_dataclass(getattr(blocks, n))])
             )
         raise ValueError(f"{key}: {name!r} is not a block (a class made with @block)")
-    known = {f.name for f in dataclasses.fields(made)}
+    fields = {f.name for f in dataclasses.fields(cls)}
     values = {k: _value(v, f"{key}.{k}") for k, v in table.items() if k != "block"}
     for k in values:
-        if k not in known:
-            raise ValueError(suggest.unknown(f"number of {name}", k, known))
-    return made(**values)
+        if k not in fields:
+            raise ValueError(suggest.unknown(f"number of {name}", k, fields))
+    return cls(**values)

@@ -46,8 +46,8 @@ def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
     for recipe, key, p, name in pairs:
         complete(recipe, p, optimizer.state, name, optimizer.state_dtype)
         if key in saved:
-            own = {n: shards.unwrapped(recipe, kind, p, saved[key].get(n)) for n, kind in recipe.state_kinds().items()}
-            saved[key] = {**saved[key], **{n: value for n, value in own.items() if value is not None}}
+            local = {n: shards.unwrapped(recipe, kind, p, saved[key].get(n)) for n, kind in recipe.state_kinds().items()}
+            saved[key] = {**saved[key], **{n: value for n, value in local.items() if value is not None}}
         _check_state(optimizer.state[p], saved.get(key), (*recipe.host_names, *recipe.state_kinds()), name)
     for group, old in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         for key, value in old.items():
@@ -70,7 +70,7 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
     """(recipe, key in the checkpoint, parameter, its name), after checking that groups and recipes agree."""
     if len(mine) != len(old):
         raise ValueError(f"the checkpoint has {len(old)} parameter groups, the optimizer {len(mine)}")
-    found = []
+    matched = []
     for index, (group, saved) in enumerate(zip(mine, old, strict=True)):
         params, keys = group["params"], saved["params"]
         if len(params) != len(keys):
@@ -84,8 +84,8 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
             by_name = dict(zip(there, keys, strict=True))
             keys = [by_name[name] for name in names]
         shown = [groups.name(mine, index, i) for i in range(len(params))]
-        found += [(groups.recipe_of(group).of(p), key, p, name) for key, p, name in zip(keys, params, shown, strict=True)]
-    return found
+        matched += [(groups.recipe_of(group).of(p), key, p, name) for key, p, name in zip(keys, params, shown, strict=True)]
+    return matched
 
 
 def _check_recipe(index: int, group: dict[str, Any], entries: dict[str, Any]) -> None:

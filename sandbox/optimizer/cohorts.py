@@ -32,14 +32,14 @@ class Cohorts:
     ) -> None:
         self._base, self._params, self._present = group["recipe"], list(group["params"]), present
         self._locals, self._sharded = list(map(shards.local, self._params)), any(map(shards.is_sharded, self._params))
-        found: dict[tuple[Any, ...], list[int]] = {}
+        alike: dict[tuple[Any, ...], list[int]] = {}
         for i, p in enumerate(self._params):
             if present[i] and p.numel():
                 complete(recipe, p, states, name(i), state_dtype)
-                own = recipe.of(p)
-                found.setdefault((own is recipe.matrices, *(float(states[p][key]) for key in own.host_names)), []).append(i)
-        self.each, self._kinds = [], [kind for kind, *_ in found]
-        for (_, *numbers), places in found.items():
+                one = recipe.of(p)
+                alike.setdefault((one is recipe.matrices, *(float(states[p][key]) for key in one.host_names)), []).append(i)
+        self.each, self._kinds = [], [kind for kind, *_ in alike]
+        for (_, *numbers), places in alike.items():
             whole = [self._params[i] for i in places]
             parts = None if part is None else list(map(part, whole))
             last = dict(zip(recipe.of(whole[0]).host_names, numbers, strict=True))

@@ -31,7 +31,7 @@ def check(p: Tensor, name: str, recipe: Recipe, backend: Backend, dealt: Process
             "replicas (DistributedDataParallel) with process_group=, or take a first-order recipe"
         )
     if shards.is_sharded(p) and (recipe.inputs or recipe.looks_again):
-        raise ValueError(f"recipe {recipe.name!r} needs two gradients a step, which a DTensor ({name}) does not take")
+        raise ValueError(f"recipe {recipe.name!r} needs two gradients per step, which a DTensor ({name}) does not take")
     if shards.is_sharded(p) and recipe.of(p).alone:
         raise ValueError(f"recipe {recipe.name!r} needs whole matrices, and of parameter {name} each rank has a part")
     if shards.is_sharded(p) and (getattr(backend, "flat", False) or getattr(backend, "mode", None)):

@@ -35,8 +35,8 @@ def paths(recipe: Recipe) -> dict[str, str]:
     """Name in a parameter group -> dotted path of the hyperparameter, for all of a recipe but lr."""
     names = [path for path in recipe.hyperparameters() if path.partition(".")[0] != "lr"]
     moment = next((path for path in names if path.count(".") == 1 and path.startswith("moment.")), None)
-    own = (path for path in names if path.endswith(".weight_decay") and not path.startswith("vectors."))
-    decay = next(iter(sorted(own)), None)
+    decays = (path for path in names if path.endswith(".weight_decay") and not path.startswith("vectors."))
+    decay = next(iter(sorted(decays)), None)
     return {{moment: "momentum", decay: "weight_decay"}.get(path, path): path for path in names}
 
 
@@ -59,12 +59,12 @@ def check_entries(recipe: Recipe, group: dict[str, Any], *, new: bool = False) -
     As in torch.optim a group may hold entries of its user's own (a tag, a scale of layers), and schedulers add theirs; they
     mean nothing here.  new: of a group that is just being added, where something almost named like a hyperparameter is a slip.
     """
-    known = paths(recipe)
-    own = {"params", "param_names", "lr", "recipe", "initial_lr", *OWN_ENTRIES, *known}
+    names = paths(recipe)
+    allowed = {"params", "param_names", "lr", "recipe", "initial_lr", *OWN_ENTRIES, *names}
     for key in group:
-        if not isinstance(key, str) or key in own:
+        if not isinstance(key, str) or key in allowed:
             continue
-        if "." in key or key in _TORCHS or (new and difflib.get_close_matches(key, ["lr", *known], 1, 0.8)):
+        if "." in key or key in _TORCHS or (new and difflib.get_close_matches(key, ["lr", *names], 1, 0.8)):
             raise ValueError(_refusal(recipe, key))
 
 
@@ -123,27 +123,27 @@ def filled(group: dict[str, Any], recipe: Recipe, given: dict[str, Any]) -> dict
 
     Tensors are copied: one that two groups share would be changed twice by a scheduler.
     """
-    made = {**OWN_ENTRIES, **hyperparameters(recipe)}
+    entries = {**OWN_ENTRIES, **hyperparameters(recipe)}
     chosen = {**given, **group}
-    made |= {name: value for name, value in chosen.items() if name in made or name in group}
-    made["recipe"] = recipe
+    entries |= {name: value for name, value in chosen.items() if name in entries or name in group}
+    entries["recipe"] = recipe
     if "weight_decay" in chosen:  # said of all tensors of the group
-        inner = [name for name in made if name.startswith("vectors.") and name.endswith(".weight_decay")]
-        made |= {name: chosen.get(name, made["weight_decay"]) for name in inner}
-    for name, value in made.items():
+        inner = [name for name in entries if name.startswith("vectors.") and name.endswith(".weight_decay")]
+        entries |= {name: chosen.get(name, entries["weight_decay"]) for name in inner}
+    for name, value in entries.items():
         if isinstance(value, Tensor) and name != "params":
             if value.numel() != 1:
                 raise ValueError(f"{name} must be a number or a tensor of one entry, got shape {tuple(value.shape)}")
-            made[name] = value.detach().clone()
-    return made
+            entries[name] = value.detach().clone()
+    return entries
 
 
 def recipe_of(group: dict[str, Any]) -> Recipe:
     """The group's recipe as it was given; an entry that names one (a text) becomes it."""
     if not isinstance(group["recipe"], Recipe):
         group["recipe"] = lookup.recipe(group["recipe"])
-    found: Recipe = group["recipe"]
-    return found
+    recipe: Recipe = group["recipe"]
+    return recipe
 
 
 def current(group: dict[str, Any]) -> Recipe:

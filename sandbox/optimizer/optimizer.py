@@ -150,12 +150,12 @@ class Optimizer(Base):
     def current_recipe(self, group: int) -> Recipe:
         """The recipe of group number `group` with the hyperparameters that its entries have now."""
         entries = self.param_groups[group]
-        base, known = groups.recipe_of(entries), self._resolved.get(group)
-        names = known[1] if known is not None and known[0] is base else tuple(groups.paths(base))
+        base, cached = groups.recipe_of(entries), self._resolved.get(group)
+        names = cached[1] if cached is not None and cached[0] is base else tuple(groups.paths(base))
         stamp = len(entries), [float(v) if isinstance(v := entries[name], Tensor) else v for name in names]
-        if known is None or known[0] is not base or known[2] != stamp:
-            known = self._resolved[group] = base, names, stamp, groups.current(entries)
-        return known[3]
+        if cached is None or cached[0] is not base or cached[2] != stamp:
+            cached = self._resolved[group] = base, names, stamp, groups.current(entries)
+        return cached[3]
 
     @property
     def skipped_steps(self) -> int:
@@ -258,12 +258,12 @@ class Optimizer(Base):
         return Step(recipe, lr, cast(list[Tensor], mine), given, norm, self.state_dtype, group["seed"])
 
     def _in_step(self, index: int, grads: list[Tensor | None], ranks: Ranks | None) -> list[Cohort]:
-        group, present, kept = self.param_groups[index], [g is not None for g in grads], self._cohorts.get(index)
-        if kept is None or not kept.still_valid(group, present):
+        group, present, cohorts = self.param_groups[index], [g is not None for g in grads], self._cohorts.get(index)
+        if cohorts is None or not cohorts.still_valid(group, present):
             part = None if ranks is None else functools.partial(shards.part, ranks=ranks.size, dealt=self._dealt is not None)
             how = self.state, functools.partial(groups.name, self.param_groups, index), part, self.state_dtype
-            kept = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, *how)
-        return kept.each
+            cohorts = self._cohorts[index] = Cohorts(group, self.current_recipe(index), present, *how)
+        return cohorts.each
 
     def _finite(self, totals: list[Tensor], tensors: list[list[Tensor | None]], what: str, ranks: Ranks | None = None) -> bool:
         """Whether all tensors are finite; where not, raises or counts as `nonfinite` says."""
@@ -309,9 +309,11 @@ class Optimizer(Base):
 
     def __getstate__(self) -> dict[str, Any]:
         tidy(self.param_groups, self.state, self.state_dtype)
-        own = {name: getattr(self, name) for name in ("nonfinite", "flat", "state_dtype", "_backend", "_whole", "_given")}
+        attributes = {
+            name: getattr(self, name) for name in ("nonfinite", "flat", "state_dtype", "_backend", "_whole", "_given")
+        }
         states = defaultdict(dict, {p: checkpoint.snapshot(state) for p, state in self.state.items()})
-        return {**super().__getstate__(), **own, "state": states}
+        return {**super().__getstate__(), **attributes, "state": states}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._forget()

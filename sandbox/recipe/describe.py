@@ -37,15 +37,15 @@ SYMBOLS = {
 
 def hyperparameters(owner: Any, latex: bool = False) -> list[str]:
     """ "β = 0.9" for every number of a block and of the blocks inside it."""
-    found = []
+    texts = []
     for field in dataclasses.fields(owner):
         value = getattr(owner, field.name)
         if is_number(field):
             symbol = SYMBOLS.get(field.name, (field.name, rf"\mathrm{{{field.name}}}".replace("_", r"\_")))[latex]
-            found.append(f"{symbol} = {_latex_number(value) if latex else show(value)}")
+            texts.append(f"{symbol} = {_latex_number(value) if latex else show(value)}")
         elif isinstance(value, Block):
-            found += hyperparameters(value, latex)
-    return found
+            texts += hyperparameters(value, latex)
+    return texts
 
 
 def _latex_number(value: Any) -> str:
@@ -57,15 +57,15 @@ def _latex_number(value: Any) -> str:
     return text if isinstance(value, Tensor) and value.ndim == 0 else rf"\text{{{literal.latex(text)}}}"
 
 
-def words(recipe: Any) -> str:
+def state_line(recipe: Any) -> str:
     """What a recipe keeps, for its head line."""
-    return f"{recipe.words_text} words of state a parameter" + (" of an (m, n) matrix" if recipe.matrix else "")
+    return f"{recipe.words_text} state elements per parameter" + (" of an (m, n) matrix" if recipe.matrix else "")
 
 
 def text(recipe: Any) -> str:
-    """The algorithm of a `Recipe`, a line a slot, with its hyperparameters at the right."""
+    """The algorithm of a `Recipe`, one line per slot, with its hyperparameters at the right."""
     stored = "d stored" if recipe.stores_direction else "d recomputed from it" if recipe.uses_direction else "d not needed"
-    head = f"{recipe.name}: {words(recipe)} ({stored}), scope {recipe.scope}"
+    head = f"{recipe.name}: {state_line(recipe)} ({stored}), scope {recipe.scope}"
     rows = [("", "g = ∇f(θ)", "t = 1, 2, …")]
     for slot, block, equation in _equations(recipe, latex=False):
         rows.append((slot, equation, ", ".join(hyperparameters(block))))
@@ -106,5 +106,5 @@ def markdown(recipe: Any) -> str:
         rows.append(f"&{equation}" + (rf" &&\quad {values}" if values else ""))
     rows.append(rf"&\eta = {_latex_number(recipe.lr)}")
     body = " \\\\\n".join(rows)
-    head = f"**{literal.markdown(recipe.name)}** ({words(recipe)}, scope {recipe.scope})"
+    head = f"**{literal.markdown(recipe.name)}** ({state_line(recipe)}, scope {recipe.scope})"
     return f"{head}\n\n$$\n\\begin{{aligned}}\n{body}\n\\end{{aligned}}\n$$\n\n{_inner(markdown, recipe)}".rstrip()

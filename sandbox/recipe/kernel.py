@@ -1,7 +1,7 @@
 """One step of a recipe on one leaf: the slots in their order, nothing else.  Every backend runs this function.
 
 A leaf is whatever the reductions `tensor` and `scope` know how to sum: one tensor, several joined ones, an arena.
-`evaluate` does on the host, once a step and in float64, what depends only on t and on hyperparameters.
+`evaluate` does on the host, once per step and in float64, what depends only on t and on hyperparameters.
 
 The previous direction d_{t-1} is not stored where it can be computed again from the state.  The hyperparameters with which it
 was made may have changed since, so they are part of the state: `last`, a number each, written by the step that made it.
@@ -66,13 +66,13 @@ class Prepared:
 
 def _flatten(p: Prepared) -> tuple[list[Any], Any]:
     traced = {path: due for path, due in p.due.items() if isinstance(due, Tensor)}
-    known = tuple((path, due) for path, due in p.due.items() if path not in traced)
-    return [p.recipe, p.coefficients, p.t, p.lr, p.last, p.a, traced], known
+    fixed = tuple((path, due) for path, due in p.due.items() if path not in traced)
+    return [p.recipe, p.coefficients, p.t, p.lr, p.last, p.a, traced], fixed
 
 
-def _unflatten(children: Any, known: Any) -> Prepared:
+def _unflatten(children: Any, fixed: Any) -> Prepared:
     recipe, coefficients, t, lr, last, a, traced = children
-    return Prepared(recipe, coefficients, t, lr, last, a, {**traced, **dict(known)})
+    return Prepared(recipe, coefficients, t, lr, last, a, {**traced, **dict(fixed)})
 
 
 pytree.register_pytree_node(
@@ -124,7 +124,7 @@ def advance(
 
     observe: called at the end with everything that the step computed; it must change nothing.
 
-    inputs: by `recipe.inputs`.  `theta`, `g`, inputs and state of one number a parameter share the leaf's shape and dtype.
+    inputs: by `recipe.inputs`.  `theta`, `g`, inputs and per-coordinate states share the leaf's shape and dtype.
     """
     recipe, new = p.recipe, {}
     x = Flow(
@@ -208,8 +208,8 @@ def leave(p: Prepared, state: State, new: dict[str, Tensor], x: Flow, order: Any
     """Transforms the per-coordinate state into the next step's basis; undoes the rest of a step that only makes a basis."""
     for slot in ("curvature", "averaging", "rectifier", "solve"):
         block = getattr(p.recipe, slot)
-        kept = [f"{slot}.{name}" for name, kind in block.state.items() if kind == ELEMENT]
-        new.update({name: p.recipe.basis.carry(new[name], order) for name in kept})
+        names = [f"{slot}.{name}" for name, kind in block.state.items() if kind == ELEMENT]
+        new.update({name: p.recipe.basis.carry(new[name], order) for name in names})
     moving = p.coefficients["basis"].get("moving")
     if moving is not None:
         others = [name for name in new if not name.startswith("basis.")]

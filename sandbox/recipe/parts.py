@@ -48,31 +48,31 @@ def hyperparameters(path: str, value: Any) -> dict[str, Any]:
     """Dotted name -> value of every number in `value`, functions of t by their parameters."""
     if not isinstance(value, Block):
         return {path: value}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(value):  # type: ignore[arg-type]
         inner = getattr(value, field.name)
         if isinstance(inner, Block) or (is_number(field) and not plain_function(inner)):
-            found |= hyperparameters(f"{path}.{field.name}", inner)
-    return found
+            values |= hyperparameters(f"{path}.{field.name}", inner)
+    return values
 
 
 def places(path: str, block: Block) -> list[str]:
     """The dotted names of all fields of a block that hold a number or a function of t, and of those inside them."""
-    found = []
+    names = []
     for field in dataclasses.fields(block):  # type: ignore[arg-type]
         inner, name = getattr(block, field.name), f"{path}.{field.name}"
-        found += [name] if is_number(field) else []
-        found += places(name, inner) if isinstance(inner, Block) else []
-    return found
+        names += [name] if is_number(field) else []
+        names += places(name, inner) if isinstance(inner, Block) else []
+    return names
 
 
 def own_places(path: str, block: Block) -> list[str]:
     """The dotted names of a block's hyperparameters and of those of the blocks inside it; a Schedule counts as one value."""
-    found = []
+    names = []
     for field in dataclasses.fields(block):  # type: ignore[arg-type]
         inner, name = getattr(block, field.name), f"{path}.{field.name}"
-        found += [name] if is_number(field) else own_places(name, inner) if isinstance(inner, Block) else []
-    return found
+        names += [name] if is_number(field) else own_places(name, inner) if isinstance(inner, Block) else []
+    return names
 
 
 def value_at(owner: Any, name: str) -> Any:
@@ -90,10 +90,10 @@ def replaced(owner: Any, name: str, value: Any, *, check: bool = True) -> Any:
     inner = replaced(getattr(owner, head), rest, value, check=check) if rest else value
     if check:
         return dataclasses.replace(owner, **{head: inner})
-    made = object.__new__(type(owner))
+    new = object.__new__(type(owner))
     for field in dataclasses.fields(owner):
-        object.__setattr__(made, field.name, inner if field.name == head else getattr(owner, field.name))
-    return made
+        object.__setattr__(new, field.name, inner if field.name == head else getattr(owner, field.name))
+    return new
 
 
 def at(owner: Any, t: Any) -> Any:

@@ -33,7 +33,7 @@ def first_numbers(recipe: Composition) -> dict[str, Any]:
 
 
 def init(recipe: Composition, p: Tensor, narrow: torch.dtype | None = None) -> dict[str, Tensor]:
-    """State of one tensor before the first step; see `Recipe.init`.  narrow: the dtype of states of one number a coordinate."""
+    """State of one tensor before the first step; see `Recipe.init`.  narrow: the dtype of per-coordinate states."""
     if not p.is_floating_point():
         raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
     recipe = recipe.of(p)
@@ -60,8 +60,8 @@ def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
 
 
 def laid(recipe: Composition, p: Tensor, state: kernel.State) -> kernel.State:
-    """The blocks' state of a tensor as a step takes it: in its precision, what has a number a coordinate as a matrix if the
-    recipe wants one."""
+    """The blocks' state of a tensor as a step takes it: in its precision, per-coordinate states as matrices if the recipe
+    wants them."""
     state = {name: state[name].to(state_dtype(p.dtype)) for name in recipe.state_kinds()}
     if not recipe.matrix:
         return state
@@ -125,8 +125,8 @@ def update(
         for i, (new, theta) in zip(group, after, strict=True):
             host = {"step": states[i]["step"] + 1, **{name: _like(v, states[i][name]) for name, v in exact.applied.items()}}
             # names in the order that they had: a program made for the tree takes its leaves by their places
-            kept = {**host, **new}
-            states[i], leaves[i] = {name: kept[name] for name in states[i] if name in kept}, theta
+            complete = {**host, **new}
+            states[i], leaves[i] = {name: complete[name] for name in states[i] if name in complete}, theta
     return pytree.tree_unflatten(states, spec), pytree.tree_unflatten(leaves, spec)
 
 
@@ -147,7 +147,7 @@ def together(
 ) -> list[tuple[dict[str, Tensor], Tensor]]:
     """New state (without the 0-d numbers of the host) and θ of tensors that make one step together: one, or all under "global".
 
-    rows: lists of states, parameters, gradients and dicts of inputs, an entry a tensor.
+    rows: lists of states, parameters, gradients and dicts of inputs, one entry per tensor.
     observe: see `kernel.advance`; tensors that make a step together are one vector there.
     across: where each tensor is a part of one, the scopes over all parts, from those over tensors and over the recipe's scope.
     """

@@ -8,7 +8,7 @@ The random bits come from a counter and keep no state: those of an entry are a h
 tensor's step, the state and the entry's place in its tensor.  So they are the same in every layout and backend, on any number
 of threads, and after a checkpoint.  Tensors of one shape share them.
 
-Only states of one number a coordinate are rounded.  What is kept once a scope or a tensor (floors, counters, norms) is few,
+Only per-coordinate states are rounded.  What is kept once per scope or tensor (floors, counters, norms) is few,
 and is often compared or counted exactly; it stays in the precision of the step.
 """
 
@@ -50,19 +50,19 @@ def places(like: Tensor) -> Tensor:
 
 
 def stored(kinds: Mapping[str, str], new: Mapping[str, Tensor], counter: Tensor) -> dict[str, Tensor]:
-    """New states as they are kept: those of one number a coordinate rounded, the rest as they are.
+    """Returns new states as they are stored: per-coordinate ones rounded, the rest unchanged.
 
     kinds: of all states of the recipe.  counter: int32, `key` + the place of each entry.
     """
-    made = dict(new)
+    rounded_states = dict(new)
     bits: dict[int, Tensor] = {}
     for number, name in enumerate(name for name, kind in kinds.items() if kind == ELEMENT):
         pair, half = divmod(number, 2)
         if name in new:
             if pair not in bits:
                 bits[pair] = _hash(counter + signed(pair * 0x9E3779B9) if pair else counter)
-            made[name] = rounded(new[name], bits[pair] >> 16 if half else bits[pair])
-    return made
+            rounded_states[name] = rounded(new[name], bits[pair] >> 16 if half else bits[pair])
+    return rounded_states
 
 
 def rounded(x: Tensor, bits: Tensor) -> Tensor:

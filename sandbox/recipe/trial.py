@@ -49,8 +49,8 @@ def _try(recipe: Composition, foreign: list[Any]) -> None:
         given = {name: inputs[name] for name in recipe.inputs}
         arguments = theta.clone(), g.clone(), {name: value.clone() for name, value in state.items()}
         (new, after), (again, _) = (_step(recipe, names, state, theta, g, given, watch) for watch in (observe, None))
-        kept = zip((theta, g, *state.values()), (*arguments[:2], *arguments[2].values()), strict=True)
-        if not all(torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in kept):
+        unchanged = zip((theta, g, *state.values()), (*arguments[:2], *arguments[2].values()), strict=True)
+        if not all(torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in unchanged):
             raise ValueError(f"recipe {recipe.name!r}: {who} changes what it is given in place; return a new tensor")
         if after.shape != theta.shape:
             raise ValueError(

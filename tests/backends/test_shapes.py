@@ -130,7 +130,7 @@ def test_words_depend_on_the_shape():
     assert both.words([(2, 3, 2), (5,)]) == 1 + (4 + 36 + 2 + 6) / 17
     assert dense.words([(4, 3)]) == 13
     assert both.words_text == "1 + m/n + n/m + 1/n + 1/m"
-    assert str(both).startswith("sgd[solve=Both()]: 1 + m/n + n/m + 1/n + 1/m words of state a parameter of an (m, n) matrix")
+    assert str(both).startswith("sgd[solve=Both()]: 1 + m/n + n/m + 1/n + 1/m state elements per parameter of an (m, n) matrix")
     for recipe in RECIPES.values():
         _, params, optimizer = optimizer_for(recipe)
         held = sum(optimizer.state[p][name].numel() for p in params for name in recipe.of(p).state_kinds())

@@ -23,7 +23,7 @@ from tests import outside_blocks
 
 def test_text_is_the_algorithm_with_its_numbers():
     assert str(variants.get("apollo-l2")).splitlines() == [
-        "apollo-l2: 2 words of state a parameter (d recomputed from it), scope parameter",
+        "apollo-l2: 2 state elements per parameter (d recomputed from it), scope parameter",
         "              g = ∇f(θ)                                            t = 1, 2, …",
         "  gradient    g = g + γ θ                                          γ = 0.0005",
         "  moment      m = (1-a) m + a g,  a = (1-β)/(1-βᵗ)                 β = 0.9",
