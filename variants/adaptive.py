@@ -71,7 +71,8 @@ def lion() -> Recipe:
 def sophia_h() -> Recipe:
     """θ = θ - η clip(m/max(γh, ε), ±1), h an EMA of z ⊙ Hz each ten steps, γ = 0.01 (Liu et al. 2023); z = ±1 here.
 
-    2 state elements, 2 gradients (Hz is taken each step, though one in ten is used).  Differs from the paper: z is normal there.
+    2 state elements, 2 gradients (Hz is taken each step, though one in ten is used).
+    Differs from the paper: z is normal there.
     """
     return Recipe(
         lr=1e-4,

@@ -1,7 +1,7 @@
 """Quasi-Newton methods with a history of pairs (s, y), and those that make one number of a pair.
 
-State elements per parameter count d where it is stored (a solver with a history cannot recall it).  "Gradients" are gradients per step, a
-Hessian-vector product counted as one.
+State elements per parameter include d where it is stored (a solver with a history cannot recall it).  "Gradients" are
+gradients per step, a Hessian-vector product counted as one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def lbfgs() -> Recipe:
 def sdlbfgs() -> Recipe:
     """Damped L-BFGS at length η/√t, y between successive batches (Wang et al. 2017 as in the public SdLBFGS code).
 
-    202 state elements, 1 gradient.  Differs from that code: no step is left out where ‖g‖₁ ≤ 1e-5; a pair of sᵀy ≤ 1e-30 is dropped; no
+    202 state elements, 1 gradient.
+    Differs from that code: no step is left out where ‖g‖₁ ≤ 1e-5; a pair of sᵀy ≤ 1e-30 is dropped; no
     weight decay by default, as there, but any block gives some (there it has the wrong sign: weights grow).
     """
     return Recipe(
@@ -61,7 +62,8 @@ def sdlbfgs() -> Recipe:
 def sdlbfgs_paper() -> Recipe:
     """Damped L-BFGS, y on one batch, H₀ = 1/max(yᵀy/sᵀy, δ), δ = 0.01 (Wang, Ma, Goldfarb & Liu 2017, Procedure 3.1).
 
-    43 state elements (d, the gradient and the second one among them), 2 gradients.  The paper's rate falls like 1/t: a schedule's part.
+    43 state elements (d, the gradient and the second one among them), 2 gradients.
+    The paper's rate falls like 1/t: a schedule's part.
     """
     return Recipe(
         lr=1.0,
@@ -77,7 +79,8 @@ def sdlbfgs_paper() -> Recipe:
 def olbfgs() -> Recipe:
     """Online L-BFGS: y on one batch, H₀ = sᵀy/yᵀy (Schraudolph, Yu & Günter 2007; Mokhtari & Ribeiro 2015).
 
-    23 state elements, 2 gradients.  The form of 2015, with a pair left out where sᵀy ≤ 1e-4 sᵀs, as in stochqn; 2007 has H₀ from the
+    23 state elements, 2 gradients.
+    The form of 2015, with a pair left out where sᵀy ≤ 1e-4 sᵀs, as in stochqn; 2007 has H₀ from the
     mean over the pairs, and steps c times as long.
     """
     return Recipe(
@@ -117,7 +120,8 @@ def barzilai_borwein_diagonal() -> Recipe:
 def sgd_qn() -> Recipe:
     """Rates 1/B by coordinate, B growing by y/s within [0.1 λ, 100 λ] each step (Bordes, Bottou & Gallinari 2009; 2010).
 
-    4 state elements, 2 gradients.  The corrected form; y is a difference of gradients on one batch, where the code has that of ℓ' times
+    4 state elements, 2 gradients.
+    The corrected form; y is a difference of gradients on one batch, where the code has that of ℓ' times
     x plus λ s of its own decay.
     """
     return Recipe(
@@ -132,7 +136,8 @@ def sgd_qn() -> Recipe:
 def sqn() -> Recipe:
     """L-BFGS, a pair each 20 steps: between means of iterates, y a Hessian-vector product (Byrd et al. 2016).
 
-    22 state elements, 2 gradients (a product each step, though one in twenty is used).  Differs from the paper: the product is taken
+    22 state elements, 2 gradients (a product each step, though one in twenty is used).
+    Differs from the paper: the product is taken
     with the present batch at the present point, not with a larger one at the mean.
     """
     return Recipe(
@@ -149,7 +154,8 @@ def sqn() -> Recipe:
 def adaqn() -> Recipe:
     """L-BFGS from Adagrad's H₀, a pair each 20 steps: y = Fᵀ(F s)/|F|, F the last 100 gradients (Keskar & Berahas 2016).
 
-    123 state elements, 1 gradient.  Differs from its published code (and stochqn): no test of the loss at the mean of iterates, which
+    123 state elements, 1 gradient.
+    Differs from its published code (and stochqn): no test of the loss at the mean of iterates, which
     clears the memory where the loss has grown.
     """
     return Recipe(
@@ -166,7 +172,8 @@ def adaqn() -> Recipe:
 def res() -> Recipe:
     """Regularised stochastic BFGS: d = (B⁻¹ + Γ) g, B ← BFGS(B) + δ I, y on one batch less δ s (Mokhtari & Ribeiro 2014).
 
-    23 state elements, 2 gradients.  Differs: of the last ten pairs, where the paper keeps the matrix (10 ≥ steps is the paper), from
+    23 state elements, 2 gradients.
+    Differs: of the last ten pairs, where the paper keeps the matrix (10 ≥ steps is the paper), from
     B₀ = 1, where minSQN has δ; a pair of vᵀr ≤ 0, for which neither has a guard, is left out.
     """
     return Recipe(

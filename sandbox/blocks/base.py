@@ -70,7 +70,7 @@ class Block:
 
     Class attributes: `slots` (where it fits), `state` (name -> one of `KINDS`), `matrix` (it takes tensors as matrices),
     `needs` (what a step must have for it, some of `flow.NEEDS`), `recalls` (its output comes again from its state),
-    `reads` (the hyperparameters that a `read` or `recall` of its own uses, each kept as one number per tensor; None: all of them),
+    `reads` (the hyperparameters that a `read` or `recall` of its own uses, one number per tensor each; None: all of them),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """
 

@@ -35,7 +35,7 @@ class Successive(Pairs):
 class SameBatch(Pairs):
     """s = -η d, the last step;  y = ∇f(θ; ξ') - ∇f(θ'; ξ') + λ s, primes the step before   (Schraudolph et al. 2007)
 
-    So y = (H + λ) s without the noise between two batches, for a second gradient per step, and two state elements per parameter.
+    So y = (H + λ) s without noise between two batches, for a second gradient per step and two state elements per parameter.
     ridge: λ, in units of curvature; RES has -δ here.
     """
 
@@ -114,7 +114,7 @@ class AveragedIterates(Pairs):
 class EmpiricalFisher(AveragedIterates):
     """s = w̄ - w̄' each k steps;  y = Fᵀ(F s)/|F|, F the last gradients   (Keskar & Berahas 2016, adaQN)
 
-    w̄' becomes w̄ only where sᵀy > least sᵀs, and at the first mean.  The pair needs no Hessian; F takes |F| state elements per parameter.
+    w̄' becomes w̄ only where sᵀy > least sᵀs, and at the first mean.  No Hessian is needed; F has |F| states per parameter.
     every: k ≥ 1.  memory: |F| ≥ 1 gradients (those there are, at first).  least ≥ 0, in units of curvature.
     """
 
