@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.blocks import COLUMNS, ELEMENT, LEFT, RIGHT, ROWS, SQUARE, Curvature, Number, Rectifier, Solve, block, number
+from sandbox.blocks import (
+    COLUMNS,
+    ELEMENT,
+    LEFT,
+    RIGHT,
+    ROWS,
+    SQUARE,
+    Curvature,
+    Number,
+    Rectifier,
+    ScaleInvariantFloor,
+    Solve,
+    block,
+    number,
+)
 
 
 @block
@@ -81,6 +95,22 @@ def recipe():
     from sandbox.recipe import Recipe
 
     return Recipe(name="outside", rectifier=Halfway(sigma=0.02))
+
+
+@block
+class Unscaled(ScaleInvariantFloor):
+    """D = |B| + 0.1: a scale-invariant floor by its name alone."""
+
+    def read(self, B, *, floor, g):
+        # D = |B| + 0.1
+        return B.abs() + 0.1
+
+
+def broken_promise():
+    """A recipe that should be scale invariant and is not."""
+    from sandbox.recipe import Recipe
+
+    return Recipe(name="broken-promise", rectifier=Unscaled())
 
 
 @block

@@ -1,12 +1,13 @@
 """The header of Inductor's kernels is compiled beside the trace."""
 
 import gc
-import types
 
 import pytest
 import torch
 
-from sandbox.backends.inductor import headers, instructions, kernels
+import sandbox
+from sandbox.backends.inductor import headers, instructions
+from sandbox.blocks import Rectifier, block
 
 
 def test_it_is_the_one_that_kernels_ask_for(monkeypatch):
@@ -25,24 +26,32 @@ def test_it_is_the_one_that_kernels_ask_for(monkeypatch):
     assert all(each == asked[0] for each in asked)
 
 
-def test_garbage_collection_is_off_while_compiling_and_then_as_before(monkeypatch):
-    seen = []
+SEEN = []
 
-    def refuse(*args, **kwargs):
-        seen.append(gc.isenabled())
+
+@block
+class Noting(Rectifier):
+    """D = B, and notes whether garbage is collected while it is traced."""
+
+    def read(self, B):
+        SEEN.append(gc.isenabled())
         raise ZeroDivisionError
 
-    monkeypatch.setattr(kernels, "_traced", refuse)
-    monkeypatch.setattr(kernels.kept, "path_of", lambda *args, **kwargs: None)
-    for enabled in (True, False):
-        (gc.enable if enabled else gc.disable)()
-        try:
-            with pytest.raises(ZeroDivisionError):
-                kernels._made(None, types.SimpleNamespace(device="cpu"), step_only=False, phased=False)
-            assert gc.isenabled() == enabled
-        finally:
-            gc.enable()
-    assert seen == [False, False]
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_collection_is_off_while_compiling_and_then_as_before(enabled):
+    p = torch.ones(3, requires_grad=True)
+    p.grad = torch.ones(3)
+    optimizer = sandbox.Optimizer([p], sandbox.Recipe(rectifier=Noting()), backend="compiled")
+    SEEN.clear()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(ValueError, match="has no graph: ZeroDivisionError"):
+            optimizer.step()
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+    assert SEEN[-1] is False
 
 
 def test_what_fails_there_is_told_where_it_is_needed(monkeypatch):

@@ -52,10 +52,24 @@ def test_state_is_two_words_and_views_of_the_arena():
         assert state["moment.m"].dtype == torch.float32
     small = [p for p in problem.params if 0 < p.numel() < 10]
     assert len({optimizer.state[p]["moment.m"].untyped_storage().data_ptr() for p in small}) == 1
-    # written by hand, it is what the next step sees
-    optimizer.state[small[0]]["moment.m"].fill_(1e4)
-    plan = optimizer._cohorts[0].each[0].plan
-    assert float(plan.small[0].states[0].max()) == 1e4
+
+
+def test_a_state_written_by_hand_is_what_the_next_step_sees():
+    """In the arena and of a large tensor: as in the reference, which has nothing but the states (1e-10)."""
+    ends = []
+    for backend in ("reference", "eager", "compiled", "scripted"):
+        problem = Torchs(torch.float64)
+        optimizer = sandbox.Optimizer(problem.params, "adamw", lr=0.002, backend=backend)
+        for step in range(4):
+            if step == 2:
+                for p in problem.params:
+                    optimizer.state[p]["moment.m"].fill_(1e4)
+            optimizer.zero_grad()
+            problem.loss(step, problem.params).backward()
+            optimizer.step()
+        ends.append([p.detach() for p in problem.params])
+    for other in ends[1:]:
+        torch.testing.assert_close(other, ends[0], rtol=1e-10, atol=1e-12)
 
 
 def test_parameters_changed_from_outside_are_seen():

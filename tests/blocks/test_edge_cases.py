@@ -139,10 +139,28 @@ def one_step(recipe, g, steps=1, start=0.0, dtype=torch.float64, lr=1.0):
 
 
 def test_linear_loss_under_the_scale_invariant_floor_in_float32():
-    """d = m/1e-30 overflows when squared: B then stays, and θ finite."""
+    """d = m/1e-30 overflows when squared; θ and B stay finite."""
     theta, state = one_step(variants.get("scale-invariant"), [1.0, 2.0], steps=6, dtype=torch.float32)
     assert theta.isfinite().all()
     assert state["curvature.B"].isfinite().all()
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_a_direction_whose_fourth_power_overflows_leaves_B_alone(corrected):
+    """d = (1e20, …) in float32, from a coordinate that had no gradient before: ‖d‖₄⁴ and dᵀy are infinite, their ratio NaN."""
+    secant = WeakSecant(stepsize_correction=corrected)
+    recipe = Recipe(moment=EMA(beta=0.0), curvature=secant, rectifier=AbsoluteFloor(sigma=1.0))
+    theta = torch.zeros(2)
+    state = recipe.init(theta)
+    for g in ([0.0, 1.0], [0.0, 3.0], [1e20, 5.0]):
+        state, theta = recipe.update(state, theta, torch.tensor(g), lr=0.5)
+    assert theta[0] == -0.5e20
+    B = state["curvature.B"]
+    state, theta = recipe.update(state, theta, torch.tensor([-1.0, 3.0]), lr=0.5)  # y = (-1e20, -2)
+    assert torch.equal(state["curvature.B"], B)
+    state, theta = recipe.update(state, theta, torch.tensor([-1.0, 4.0]), lr=0.5)
+    assert state["curvature.B"].isfinite().all()
+    assert not torch.equal(state["curvature.B"], B)
 
 
 def test_belief_floor_has_a_smallest_value():

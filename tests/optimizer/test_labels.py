@@ -12,10 +12,25 @@ from sandbox.blocks import GaussNewtonEMA
 from sandbox.curvature import labels
 
 
-def test_the_bits_are_splitmix64s():
-    """The first outputs of the published generator from seed 0, as its authors' code prints them."""
-    found = labels._mixed(torch.arange(1, 4) * labels._GAMMA)
-    assert [int(x) % 2**64 for x in found] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+def splitmix64(x):
+    """The published generator's output at the state x (Steele, Lea & Flood 2014), in whole numbers."""
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
+def test_the_numbers_are_splitmix64s():
+    """Numbers in (0, 1) from the upper 52 bits; a stream for each key and call."""
+    gamma = 0x9E3779B97F4A7C15
+    # from seed 0, as the authors' code prints them
+    outputs = [splitmix64(k * gamma % 2**64) for k in (1, 2, 3)]
+    assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    for key in (0, 7):
+        drawn = labels.Drawn(key)
+        for call in (1, 2):
+            stream = splitmix64((key * gamma + call) % 2**64)
+            right = [((splitmix64((stream + k * gamma) % 2**64) >> 12) + 0.5) / 2**52 for k in range(6)]
+            assert drawn.uniform(torch.empty(2, 3)).flatten().tolist() == right
 
 
 def test_calls_and_keys_have_streams_of_their_own():

@@ -60,7 +60,7 @@ def test_a_folder_that_another_module_hides_is_named(tmp_path, monkeypatch):
 
 def test_a_file_and_a_toml_beside_its_module(tmp_path, monkeypatch):
     """From another folder: "file.py:attribute", and a TOML whose block lies in a module beside it."""
-    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.syspath_prepend(tmp_path)  # what is added to the path goes with it
     folder, elsewhere = tmp_path / "a", tmp_path / "b"
     folder.mkdir()
     elsewhere.mkdir()
