@@ -33,7 +33,8 @@ def _parts(task: str, steps: int, seeds: int, betas: tuple[float, ...], batches:
         Part(
             name=f"{task} β={beta:g} batch {size}", task=task, options={"batch_size": size, **options},
             arms=arms(beta, steps // 10, not lenet), seeds=seeds, steps=steps, evaluations=5,
-            search=Search(factors=EIGHT, steps=steps, seeds=seeds), timed=lenet,  # one by one, which is faster for LeNet
+            search=Search(factors=EIGHT, steps=steps, seeds=seeds) if seeds > 1 else None,
+            timed=lenet,  # one by one, which is faster for LeNet
         )
         for beta in betas
         for size in batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from sandbox.studies import f03_transfer, f05_decay, f08_cost
-from sandbox.studies.verdicts.deciders import Better, Close, Decider, Every, Given, Open, Same, Steadier
+from sandbox.studies.verdicts.deciders import Better, Cases, Close, Decider, Every, Given, Open, Same, Steadier, reads
 from sandbox.studies.verdicts.quantities import AtTrainingLoss, Best, Combined, End, minus, slope, spread
 
 
@@ -103,7 +103,8 @@ def _first_order(quantity: object) -> tuple:
     return tuple(quantity(arm) for arm in _FIRST_ORDER)  # type: ignore[operator]
 
 
-_COUPLED = Same("F10", ("ε with 1/σ",), ("σ=1", "σ=0.01"), 1e-9)
+_CONDITIONS = {"ε with 1/σ": "ε with 1/σ", "ε fixed, as in Algorithm 1": "ε fixed", "every coordinate on the floor": "B = 0"}
+_COUPLED = Cases(tuple((condition, Same("F10", (part,), ("σ=1", "σ=0.01"), 1e-9)) for condition, part in _CONDITIONS.items()))
 _STRENGTHS = tuple(f"γ×{a:g}" for a in f05_decay.SMALL_FACTORS)
 
 CLAIMS = (
@@ -196,4 +197,4 @@ CLAIMS = (
 
 def of(study: str) -> list[int]:
     """Numbers of the claims that a study has a say in."""
-    return [claim.number for claim in CLAIMS if study in claim.by.reads]
+    return [claim.number for claim in CLAIMS if study in reads(claim.by)]

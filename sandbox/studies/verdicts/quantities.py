@@ -16,6 +16,7 @@ import polars as pl
 
 Rows = Mapping[str, pl.DataFrame]  # study's key -> its rows
 Seeds = dict[int, float]
+Place = tuple[str, str, str]  # study's key, part, arm
 
 
 class Missing(ValueError):
@@ -23,7 +24,7 @@ class Missing(ValueError):
 
 
 class Quantity(Protocol):
-    """A number a seed.  higher: whether more is better.  reads: keys of the studies that it needs.
+    """A number per seed.  higher: whether more is better.  places: the arms whose runs it needs.
 
     unit: of its differences: "relative" of logarithms, "points" of accuracies, "" for all others.
     """
@@ -35,7 +36,7 @@ class Quantity(Protocol):
     def unit(self) -> str: ...  # noqa: D102
 
     @property
-    def reads(self) -> set[str]: ...  # noqa: D102
+    def places(self) -> set[Place]: ...  # noqa: D102
 
     def values(self, rows: Rows) -> Seeds: ...  # noqa: D102
 
@@ -63,9 +64,9 @@ class End:
         return "relative" if self.log else "points" if self.higher else ""
 
     @property
-    def reads(self) -> set[str]:
-        """The one study."""
-        return {self.study}
+    def places(self) -> set[Place]:
+        """The one arm."""
+        return {(self.study, self.part, self.arm)}
 
     def values(self, rows: Rows) -> Seeds:
         """By seed.  Raises Missing."""
@@ -95,9 +96,9 @@ class AtTrainingLoss:
     higher, unit = False, ""
 
     @property
-    def reads(self) -> set[str]:
-        """The one study."""
-        return {self.study}
+    def places(self) -> set[Place]:
+        """The arm and all those that set the level."""
+        return {(self.study, self.part, arm) for arm in (self.arm, *self.among)}
 
     def values(self, rows: Rows) -> Seeds:
         """By seed.  Raises Missing."""
@@ -142,9 +143,9 @@ class Combined:
     unit: str = ""
 
     @property
-    def reads(self) -> set[str]:
+    def places(self) -> set[Place]:
         """Theirs."""
-        return set().union(*(q.reads for q in self.of))
+        return set().union(*(q.places for q in self.of))
 
     def values(self, rows: Rows) -> Seeds:
         """By seed.  Raises Missing."""
@@ -189,9 +190,9 @@ class Best:
         return "points" if self.higher else ""
 
     @property
-    def reads(self) -> set[str]:
-        """The one study."""
-        return {self.study}
+    def places(self) -> set[Place]:
+        """All that it chooses from."""
+        return {(self.study, self.part, arm) for arm in self.arms}
 
     def values(self, rows: Rows) -> Seeds:
         """By seed.  Raises Missing."""
@@ -220,3 +221,17 @@ def final(rows: Rows, study: str, part: str, arm: str) -> pl.DataFrame:
     if not len(found):
         raise Missing(f"{study} {part} has no runs of {arm}")
     return found
+
+
+EDGE, INSIDE, GIVEN = "edge", "inside", "given"
+
+
+def rate(rows: Rows, place: Place) -> str:
+    """Returns where an arm's final rate lies among those that its search tried: EDGE, where a better one may lie outside, or
+    INSIDE; GIVEN without a search.  Raises Missing."""
+    study, part, arm = place
+    chosen = final(rows, study, part, arm)["lr"][0]
+    tried = rows[study].filter((pl.col("part") == part) & (pl.col("arm") == arm) & (pl.col("role") == "tuning"))["lr"]
+    if not len(tried):
+        return GIVEN
+    return EDGE if chosen in (tried.min(), tried.max()) else INSIDE
