@@ -82,7 +82,10 @@ def reads(by: Decider) -> set[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Better:
-    """`left` is better than every one of `than`: lower, or higher where its quantity says so; beyond the 95 % intervals."""
+    """`left` is better than every one of `than`: lower, or higher where its quantity says so; beyond the 95 % intervals.
+
+    An interval within ± `NEGLIGIBLE` is neither better nor worse, even if it leaves out 0.
+    """
 
     left: Quantity
     than: tuple[Quantity, ...]
@@ -100,7 +103,8 @@ class Better:
             a, b = paired(mine, other.values(rows))
             d = statistics.paired(a, b)
             shown = f"{self.left} − {other} {told(self.left, d)}"
-            found.append(judged(sign * direction(d, a, b), d, shown, self.left, self.left.places | other.places, rows))
+            each = judged(sign * direction(d, a, b), d, shown, self.left, self.left.places | other.places, rows)
+            found.append(dataclasses.replace(each, says=0) if each.null else each)
         return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -17,6 +18,7 @@ import polars as pl
 Rows = Mapping[str, pl.DataFrame]  # study's key -> its rows
 Seeds = dict[int, float]
 Place = tuple[str, str, str]  # study's key, part, arm
+TINY = sys.float_info.min  # in place of a loss of 0 where its logarithm is taken
 
 
 class Missing(ValueError):
@@ -76,7 +78,7 @@ class End:
         lost = pl.col(self.column).is_null() | pl.col(self.column).is_nan()
         at_end = pl.col("diverged") if self.share == 1.0 else pl.lit(False)
         column = last.select("seed", pl.when(lost | at_end).then(worst).otherwise(pl.col(self.column)).alias("v"))
-        return {seed: math.log(v) if self.log and v > 0 else v for seed, v in column.rows()}
+        return {seed: math.log(max(v, TINY)) if self.log else v for seed, v in column.rows()}
 
     def __str__(self) -> str:
         return self.arm if self.share == 1.0 else f"{self.arm} after {100 * self.share:.3g} % of the run"

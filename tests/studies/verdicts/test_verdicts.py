@@ -161,6 +161,8 @@ def test_a_tight_interval_around_zero_is_a_finding():
     assert verdict(by, rows(a=A, b=wide)).verdict == UNDECIDED
     assert verdict(by, rows(a=A[:5], b=near[:5])).verdict == FEW
     assert verdict(Better(end("a"), (end("b"),)), rows(a=A, b=near)).verdict == UNDECIDED  # no unit, no margin
+    sure = [v * 1.002 for v in A]  # beyond its interval, and too small to count
+    assert verdict(by, rows(a=A, b=sure)).verdict == verdict(by, rows(a=sure, b=A)).verdict == NULL
 
 
 def test_each_case_has_its_verdict():
