@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from sandbox.blocks import EMA, AbsoluteFloor, ClipParameterNorm, Monotone, SoftAbsolute, WeakSecant
+from sandbox.blocks import EMA, AbsoluteFloor, ClipParameterNorm, Monotone, SoftAbsolute, WeakSecant, Zero
 from sandbox.recipe import Recipe
+
+
+def frozen() -> Recipe:
+    """B = 0, so D = σ: momentum SGD exactly as Apollo is on its floor, d = m/σ, m the bias-corrected average of gradients.
+
+    The control for every statement about Apollo's curvature: whatever differs between the two comes from B.
+    """
+    return Recipe(curvature=Zero())
 
 
 def hessian_ema() -> Recipe:

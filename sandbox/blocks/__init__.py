@@ -50,6 +50,7 @@ from sandbox.blocks.curvature import (
     SumOfSquares,
     Unit,
     WeakSecant,
+    Zero,
 )
 from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
 from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
@@ -194,6 +195,7 @@ __all__ = [
     "UnitLength",
     "VarianceReduction",
     "WeakSecant",
+    "Zero",
     "block",
     "number",
     "where",

@@ -266,3 +266,16 @@ class Unit(Curvature):
         """1 everywhere."""
         # B = 1
         return torch.ones_like(x.g), state
+
+
+@block
+class Zero(Curvature):
+    """B = 0   (no curvature: every coordinate stays on the floor of its rectifier)."""
+
+    recalls = False
+    latex = r"B_t = 0"
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """Returns zeros of the gradient's shape, and the state as it was."""
+        # B = 0
+        return torch.zeros_like(x.g), state

@@ -107,10 +107,10 @@ class Study(interrupt.Command):
             return 0
         if not rows:
             raise ValueError(f"no rows of the {self.tier} tier in {self.out}: apollo-sandbox study run all --tier {self.tier}")
-        for title, head, body in (report.claims_table(rows), report.against_sgd_w(rows)):
+        for title, head, body in report.claims_tables(rows):
             screen.say(console, title)
             screen.table(console, head, body)
-        screen.say(console, ", ".join(f"{n} {verdict}" for verdict, n in report.counts(rows).items()))
+        screen.say(console, ", ".join(f"{n} {verdict}" for verdict, n in report.counts(rows).items() if n))
         if self.write:
             report.write(self.out, self.tier)
         return 0

@@ -24,11 +24,12 @@ _ADAHESSIAN = Arm(
 def images(warmup: int = 500, decay: float = 1.0) -> dict[str, Arm]:
     """CIFAR-10's arms by name, Apollo first; decay: a factor before every γ, to keep T η γ in shorter runs.
 
-    sgd-w is momentum SGD with Apollo's warm-up at Apollo's rate on the floor, (η/σ)(1-β), and Apollo's γ.
+    frozen is Apollo with B = 0, the control.  sgd-w is momentum SGD with Apollo's warm-up at Apollo's rate on the floor,
+    (η/σ)(1-β), and Apollo's γ; it lacks the bias correction.
     """
     warm = (_APOLLO.but(warmup=warmup), _APOLLOW.but(warmup=warmup), _ADAHESSIAN.but(warmup=warmup))
     weak = tuple(arm.but(name=f"{arm.name}*", weight_decay=_SGD.weight_decay) for arm in (_ADAM, _RADAM))
-    rows = (*warm[:1], _SGD, _ADAM, _RADAM, _ADABELIEF, *warm[1:], *weak, floor_sgd(warm[0]))
+    rows = (*warm[:1], _SGD, _ADAM, _RADAM, _ADABELIEF, *warm[1:], *weak, frozen(warm[0]), floor_sgd(warm[0]))
     return {arm.name: arm.but(weight_decay=arm.weight_decay * decay) for arm in rows}
 
 
@@ -45,11 +46,16 @@ def imagenet() -> dict[str, Arm]:
         "radam*": 1e-4,
     }
     found = {name: arm.but(weight_decay=gammas.get(name, arm.weight_decay)) for name, arm in images().items()}
-    return {**found, "sgd-w": floor_sgd(found["apollo"])}
+    return {**found, "frozen": frozen(found["apollo"]), "sgd-w": floor_sgd(found["apollo"])}
+
+
+def frozen(apollo: Arm) -> Arm:
+    """Returns Apollo with B = 0, which it is exactly where all coordinates are on the floor; the rest alike."""
+    return apollo.but(name="frozen", method="frozen", numbers={})
 
 
 def floor_sgd(apollo: Arm) -> Arm:
-    """What Apollo is, to first order, where all coordinates are on the floor: SGD with momentum at (η/σ)(1-β), else alike."""
+    """Returns SGD with momentum at (η/σ)(1-β), the rest alike: `frozen` without its bias correction."""
     return apollo.but(name="sgd-w", method="sgd", lr=round(apollo.lr / SIGMA * (1 - BETA), 12), numbers={})
 
 
@@ -69,6 +75,7 @@ def billion_words(warmup: int = 0) -> dict[str, Arm]:
         adam,
         adam.but(name="radam", method="radam"),
         adam.but(name="adabelief", method="adabelief", numbers=belief),
+        frozen(apollo),
         floor_sgd(apollo),
     )
     return {arm.name: arm for arm in rows}
@@ -88,6 +95,7 @@ def wmt(scale: float = 1.0) -> dict[str, Arm]:
         adam,
         plain.but(name="radam", method="radam", warmup=0),
         plain.but(name="adabelief", method="adabelief", warmup=round(1000 * scale)),
+        frozen(apollo),
         floor_sgd(apollo),
     )
     return {arm.name: arm for arm in rows}
@@ -116,6 +124,7 @@ def toy(warmup: int = 10) -> dict[str, Arm]:
         apollo,
         Arm(name="sgd", method="sgd", lr=0.01),
         Arm(name="adam", method="adam", lr=1e-3),
+        frozen(apollo),
         floor_sgd(apollo),
         *(Arm(name=f"sdlbfgs m={m}", method="sdlbfgs", lr=0.1, numbers={"solve": _two_loops(m)}) for m in (100, 10)),
         Arm(name="lbfgs m=100", method="sandbox.studies.extra:ContiguousLBFGS", lr=0.1, numbers=history),
@@ -135,6 +144,7 @@ def digits(warmup: int = 25) -> dict[str, Arm]:
         Arm(name="adam", method="adam", lr=1e-3),
         Arm(name="radam", method="radam", lr=1e-3),
         Arm(name="adabelief", method="adabelief", lr=1e-3),
+        frozen(apollo),
         floor_sgd(apollo),
     )
     return {arm.name: arm for arm in rows}

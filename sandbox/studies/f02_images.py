@@ -5,7 +5,7 @@ from sandbox.studies.rates import CIFAR_MILESTONES, COSINE
 from sandbox.studies.study import Arm, Part, Search, Study
 
 PAPER_UPDATES = 64_124
-_STANDARD = ("apollo", "sgd", "adam", "radam", "adabelief", "sgd-w", "adam*")
+_STANDARD = ("apollo", "sgd", "adam", "radam", "adabelief", "frozen", "sgd-w", "adam*")
 
 
 def _arms(warmup: int, decay: float = 1.0) -> tuple[Arm, ...]:

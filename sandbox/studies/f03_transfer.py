@@ -17,9 +17,9 @@ def _grid(arms: tuple[Arm, ...], rates: tuple[float, ...], decays: tuple[float, 
     )
 
 
-_STANDARD = tuple(images(16)[name] for name in ("apollo", "sgd", "adam", "radam", "adabelief"))
+_STANDARD = tuple(images(16)[name] for name in ("apollo", "frozen", "sgd", "adam", "radam", "adabelief"))
 
-_FEW = tuple(digits(3)[name] for name in ("apollo", "sgd", "adam"))
+_FEW = tuple(digits(3)[name] for name in ("apollo", "frozen", "sgd", "adam"))
 
 STUDY = Study(
     key="F3",
@@ -33,7 +33,7 @@ STUDY = Study(
                 evaluations=1,
             )
         ],
-        "cpu": [Part(name="main", task="lenet-fashion", arms=_grid(_STANDARD, _RATES, _DECAYS), seeds=3, evaluations=4)],
+        "cpu": [Part(name="main", task="lenet-fashion", arms=_grid(_STANDARD, _RATES, _DECAYS), seeds=6, evaluations=4)],
         "paper": [
             Part(name=name, task="resnext50-imagenet", arms=tuple(imagenet().values()), seeds=5, rate=rate, evaluations=120)
             for name, rate in (("milestones", IMAGENET_MILESTONES), ("cosine", COSINE))

@@ -7,7 +7,7 @@ from sandbox.studies.rates import CIFAR_MILESTONES
 from sandbox.studies.study import Arm, Part, Study
 
 FACTORS = (0.2, 1.0, 2.0, 10.0)
-METHODS = ("apollo", "sgd", "adam", "radam", "sgd-w")
+METHODS = ("apollo", "sgd", "adam", "radam", "frozen", "sgd-w")
 FIXED = ("apollo", "sgd", "adam")
 
 

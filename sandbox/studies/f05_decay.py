@@ -6,8 +6,8 @@ from sandbox.studies.study import Arm, Part, Study
 
 FACTORS = (0.2, 0.6, 1.0, 1.4, 1.8)
 SMALL_FACTORS = (0.2, 1.0, 1.8)
-METHODS = ("apollo", "sgd", "adam", "radam", "adabelief")
-FORMS = ("apollo", "sgd", "adam", "adabelief")
+METHODS = ("apollo", "frozen", "sgd", "adam", "radam", "adabelief")
+FORMS = ("apollo", "frozen", "sgd", "adam", "adabelief")
 
 
 def scaled(arms: dict[str, Arm], factors: tuple[float, ...] = FACTORS) -> tuple[Arm, ...]:
@@ -23,7 +23,7 @@ def forms(arms: dict[str, Arm]) -> tuple[Arm, ...]:
     Beside it Apollo has γ/σ, which is equal on its floor; the others have their own γ.
     """
     l2 = {m: arms[m].but(name=f"{m} l2", decay="l2", weight_decay=arms["sgd"].weight_decay) for m in FORMS if m in arms}
-    beside = {m: arms[m].weight_decay for m in l2} | {"apollo": l2["apollo"].weight_decay / SIGMA}
+    beside = {m: arms[m].weight_decay for m in l2} | {m: l2[m].weight_decay / SIGMA for m in ("apollo", "frozen")}
     return tuple(
         form
         for m, arm in l2.items()

@@ -5,7 +5,7 @@ from sandbox.studies.rates import CIFAR_MILESTONES
 from sandbox.studies.study import Arm, Part, Study
 
 LENGTHS = (0, 10, 100, 500)
-METHODS = ("apollo", "sgd", "adam", "radam", "adabelief", "adahessian")
+METHODS = ("apollo", "frozen", "sgd", "adam", "radam", "adabelief", "adahessian")
 
 
 def warmed(arms: dict[str, Arm], lengths: tuple[int, ...], factor: float = 1.0) -> tuple[Arm, ...]:

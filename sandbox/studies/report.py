@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from sandbox.experiments.selection import statistics
-from sandbox.studies.arms import BETA, SIGMA
+from sandbox.studies.floor import Table, against_controls, floor_share, off_the_floor
 from sandbox.studies.study import Study
-from sandbox.studies.verdicts.claims import CLAIMS
-from sandbox.studies.verdicts.deciders import p_of, paired, told
-from sandbox.studies.verdicts.judge import HOLDS, NOT, UNDECIDED, UNTESTED, Verdict, judge
-from sandbox.studies.verdicts.quantities import End, Rows
-
-Table = tuple[str, list[str], list[list[str]]]  # title, head, rows
+from sandbox.studies.verdicts.claims import CLAIMS, Claim
+from sandbox.studies.verdicts.deciders import p_of, paired
+from sandbox.studies.verdicts.judge import VERDICTS, Verdict, judge
+from sandbox.studies.verdicts.quantities import EDGE, End, Missing, Place, Rows, final, rate
 
 HEAD = ["arm", "lr", "training loss", "validation loss", "test loss", "test metric", "diverged", "ms/step", "on floor"]
-SGD_W = ["study", "arm", "on floor", "measure", "difference [95 %]", "p (Holm)", "better"]
-_RELATIVE = End("", "", "", "", log=True)
 DIFFERENCES = ["difference of test losses", "mean [95 %]", "p (Holm)"]
 
 
@@ -50,25 +47,12 @@ def _row(study: Study, rows: pl.DataFrame, part: str, arm: str) -> list[str]:
     means = [list(End(study.key, part, arm, c).values({study.key: rows}).values()) for c in columns]
     return [
         arm,
-        f"{last['lr'][0]:.3g}{' (edge)' if _on_edge(rows, part, arm) else ''}",
+        f"{last['lr'][0]:.3g}{' (edge)' if rate({study.key: rows}, (study.key, part, arm)) == EDGE else ''}",
         *(_mean(values) for values in means),
         f"{int(last['diverged'].sum())} of {len(last)}",
         f"{1000 * float(np.median(last['seconds_a_step'].to_numpy())):.2f}",
         floor_share(mine),
     ]
-
-
-def _on_edge(rows: pl.DataFrame, part: str, arm: str) -> bool:
-    """Whether the chosen rate is the lowest or highest that was tried: a better one may lie outside."""
-    mine = rows.filter((pl.col("part") == part) & (pl.col("arm") == arm))
-    tried = mine.filter(pl.col("role") == "tuning")["lr"].unique().to_list()
-    return bool(tried) and mine.filter(pl.col("role") == "final")["lr"][0] in (min(tried), max(tried))
-
-
-def floor_share(rows: pl.DataFrame) -> str:
-    """Mean share of the coordinates on the floor, of some runs' evaluations after the start."""
-    found = rows.filter(pl.col("step") > 0)["floor_occupancy"].drop_nulls()
-    return f"{100 * float(np.mean(found.to_numpy())):.1f} %" if len(found) else "—"
 
 
 def _mean(values: list[float]) -> str:
@@ -88,64 +72,52 @@ def _differences(study: Study, rows: pl.DataFrame, part: str, arms: list[str]) -
     ]
 
 
-def against_sgd_w(rows: Rows) -> Table:
-    """Where curvature makes a difference: Apollo minus momentum SGD at the rate that is equal on Apollo's floor, (η/σ)(1-β).
-
-    In every part with both.  Final runs are compared, seed by seed, by their training losses; where a search chose rates that
-    are not equal, its runs are, rate by rate, by their validation losses.  Holm over all rows.
-    """
-    found = []
-    for key, table in rows.items():
-        arms = table.select("part", "arm").unique(maintain_order=True).rows()
-        for part, arm in arms:
-            apollo = arm.replace("sgd-w", "apollo")
-            if arm.startswith("sgd-w") and (part, apollo) in arms:
-                mine, other = (table.filter((pl.col("part") == part) & (pl.col("arm") == a)) for a in (apollo, arm))
-                what, d = "training loss, a pair a seed", _at_equal_rates(mine, other, "final", "train_loss")
-                if d is None:
-                    what, d = "validation loss, a pair a rate", _at_equal_rates(mine, other, "tuning", "validation_loss")
-                if d is not None:
-                    found.append((d, [f"{key} {part}", apollo, floor_share(mine), what, told(_RELATIVE, d)]))
-    body = []
-    for (d, shown), p in zip(found, statistics.holm([p_of(d) for d, _ in found]), strict=True):
-        sign = 0 if p >= 0.05 or d.low is None or d.high is None else int(d.low > 0) - int(d.high < 0)
-        body.append([*shown, f"{p:.3f}", ("no difference seen", "sgd-w", "apollo")[sign]])
-    return "Apollo minus sgd-w at equal rates", SGD_W, body
-
-
-def _at_equal_rates(apollo: pl.DataFrame, sgd: pl.DataFrame, role: str, column: str) -> statistics.Difference | None:
-    """Differences of the logarithms of a column at the end, of the runs whose rates are equal on the floor and which both ended
-    well; None where there are none."""
-    ends = [
-        t.filter((pl.col("role") == role) & (pl.col("step") == pl.col("steps")) & pl.col(column).is_finite())
-        .with_columns((pl.col("lr") * factor).round_sig_figs(4).alias("rate"))
-        .select("rate", "seed", pl.col(column).log())
-        for t, factor in ((apollo, (1 - BETA) / SIGMA), (sgd, 1.0))
-    ]
-    both = ends[0].join(ends[1], on=["rate", "seed"], suffix="_sgd").sort("rate", "seed")
-    return statistics.paired(both[column].to_list(), both[f"{column}_sgd"].to_list()) if len(both) else None
-
-
 def verdicts(rows: Rows) -> list[Verdict]:
     """What is said of each of the 41 claims."""
     return [judge(claim, rows) for claim in CLAIMS]
 
 
 def claims_table(rows: Rows) -> Table:
-    """The claims with their verdicts."""
-    found = [[str(v.claim.number), v.claim.text, v.verdict, v.because] for v in verdicts(rows)]
-    return "The paper's claims", ["", "claim", "verdict", "by"], found
+    """Returns the claims with their verdicts and the runs behind each.
+
+    Of the runs it says the fewest seeds of an arm, the share of Apollo's coordinates on the floor, and whether rates were given
+    or chosen, and then from inside or from an edge of their grid.
+    """
+    body = [[str(v.claim.number), v.claim.text, v.verdict, *_behind(v.claim, rows), v.because] for v in verdicts(rows)]
+    return "The paper's claims", ["", "claim", "verdict", "seeds", "on floor", "rates", "by"], body
+
+
+def _behind(claim: Claim, rows: Rows) -> list[str]:
+    """Returns seeds, share on the floor and kinds of rates of the runs that a claim's decider reads and that have been made."""
+    runs: dict[Place, pl.DataFrame] = {}
+    for place in sorted(claim.by.places):
+        with contextlib.suppress(Missing):
+            runs[place] = final(rows, *place)
+    if not runs:
+        return ["—"] * 3
+    apollo = [table for (_, _, arm), table in runs.items() if arm.startswith("apollo")]
+    return [
+        str(min(table["seed"].n_unique() for table in runs.values())),
+        floor_share(pl.concat(apollo, how="diagonal")) if apollo else "—",
+        ", ".join(sorted({rate(rows, place) for place in runs})),
+    ]
 
 
 def counts(rows: Rows) -> dict[str, int]:
     """Verdict -> of how many claims."""
     found = [v.verdict for v in verdicts(rows)]
-    return {verdict: found.count(verdict) for verdict in (HOLDS, NOT, UNDECIDED, UNTESTED)}
+    return {verdict: found.count(verdict) for verdict in VERDICTS}
+
+
+def claims_tables(rows: Rows) -> list[Table]:
+    """Returns the claims, where Apollo differs from its controls, and what it does off its floor."""
+    off = [off_the_floor(rows["F14"])] if "F14" in rows else []
+    return [claims_table(rows), against_controls(rows), *off]
 
 
 def claims_text(rows: Rows) -> str:
-    """The claims, and where Apollo differs from sgd-w, as Markdown."""
-    return markdown([claims_table(rows), against_sgd_w(rows)])
+    """Returns these tables as Markdown."""
+    return markdown(claims_tables(rows))
 
 
 def study_text(study: Study, rows: pl.DataFrame) -> str:

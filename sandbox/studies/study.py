@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sandbox.blocks import AdamWDecay, ClipGlobalNorm, ClipParameterNorm, Decoupled, L2Decay, WeakSecant
+from sandbox.blocks import AdamWDecay, ClipGlobalNorm, ClipParameterNorm, Decoupled, L2Decay, WeakSecant, Zero
 from sandbox.experiments.runs.methods import Method, Ours
 from sandbox.experiments.runs.outside import Outside
 from sandbox.recipe import Recipe
@@ -58,7 +58,7 @@ class Arm:
         if self.weight_decay and self.decay == "l2":
             gradient.append(L2Decay(weight_decay=self.weight_decay))
         elif self.weight_decay:
-            kind = Decoupled if isinstance(base.curvature, WeakSecant) else AdamWDecay
+            kind = Decoupled if isinstance(base.curvature, WeakSecant | Zero) else AdamWDecay
             slots["decay"] = kind(weight_decay=self.weight_decay)
         if gradient:
             slots["gradient"] = tuple(gradient)
@@ -117,7 +117,7 @@ class Part:
 class Study:
     """A question, and the runs that answer it in each tier.
 
-    key: "F1" to "F13".  note: what differs from the paper, and what cannot be decided.
+    key: "F1" to "F14".  note: what differs from the paper, and what cannot be decided.
     """
 
     key: str

@@ -16,9 +16,12 @@ from sandbox.tasks.base import DataTask, Params, PureTask, stream
 class _Digits(DataTask):
     convex, metric, higher_is_better, steps = False, "accuracy", True, 400
 
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32, batch_size: int = 64) -> None:
         from sklearn.datasets import load_digits
 
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.batch_size = batch_size
         data = load_digits()
         super().__init__(data.data, data.target, stratify=True, dtype=dtype)
         with torch.device("meta"):  # the form without numbers; draws nothing from torch's generator

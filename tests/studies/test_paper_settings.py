@@ -18,6 +18,7 @@ CIFAR = {
     "apollow": (0.01, 2.5e-2, "decoupled", 1e-4),
     "adam*": (0.001, 5e-4, "decoupled", 1e-8),
     "radam*": (0.001, 5e-4, "decoupled", 1e-8),
+    "frozen": (0.01, 2.5e-4, "l2", None),  # Apollo's
     "sgd-w": (0.1, 2.5e-4, "l2", None),  # (η/σ)(1-β) of Apollo, with its γ
 }
 IMAGENET = {
@@ -53,7 +54,7 @@ def test_cifar10():
         found = part("F2", name)
         assert {arm.name: numbers(arm) for arm in found.arms} == CIFAR
         assert {arm.name: arm.warmup for arm in found.arms if arm.warmup} == dict.fromkeys(
-            ("apollo", "apollow", "adahessian", "sgd-w"), 500
+            ("apollo", "apollow", "adahessian", "frozen", "sgd-w"), 500
         )
         task = tasks.get(found.task, **found.options)
         assert (task.epochs, task.batch_size, task.depth, found.seeds) == (epochs, 128, 110, 5)
@@ -97,7 +98,7 @@ def test_rates_and_decays():
 def test_one_billion_words():
     found = part("F6")
     assert {arm.name: arm.lr for arm in found.arms} == {
-        "sgd": 0.5, "adam": 1e-3, "radam": 1e-3, "adabelief": 1e-3, "apollo": 0.1, "sgd-w": 1.0,
+        "sgd": 0.5, "adam": 1e-3, "radam": 1e-3, "adabelief": 1e-3, "apollo": 0.1, "frozen": 0.1, "sgd-w": 1.0,
     }  # fmt: skip
     for arm in found.arms:
         held = arm.recipe().hyperparameters()
@@ -121,6 +122,7 @@ def test_wmt14():
         "radam": (5e-4, 1e-4, "decoupled", 0),
         "adabelief": (5e-4, 1e-4, "decoupled", 1000),
         "apollo": (0.1, 1e-8, "l2", 1000),
+        "frozen": (0.1, 1e-8, "l2", 1000),
         "sgd-w": (1.0, 1e-8, "l2", 1000),
     }
     assert {a.name: (*numbers(a)[:3], a.warmup) for a in found.arms} == expected

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from sandbox.studies import f03_transfer, f05_decay, f08_cost
-from sandbox.studies.verdicts.deciders import Better, Close, Decider, Every, Given, Open, Same, Steadier
+from sandbox.studies import f03_transfer, f05_decay, f08_cost, f14_floor
+from sandbox.studies.verdicts.deciders import Better, Cases, Close, Decider, Every, Given, Open, Same, Steadier, reads
 from sandbox.studies.verdicts.quantities import AtTrainingLoss, Best, Combined, End, minus, slope, spread
 
 
@@ -63,6 +63,16 @@ def _part(arm: str, part: str = "digits-mlp") -> End:
     return End("F12", part, arm, "test_loss", log=True)
 
 
+def _on_and_off_the_floor(*others: str) -> Cases:
+    """Returns whether Apollo is better than others with nearly all coordinates on the floor, and with few: β = 0, any batch."""
+    off = [f"digits-mlp β=0 batch {size}" for size in f14_floor.BATCHES]
+    ends = {part: tuple(End("F14", part, arm, "test_loss", log=True) for arm in ("apollo", *others)) for part in off}
+    return Cases((
+        ("on the floor, β = 0.9", Better(_part("apollo"), tuple(map(_part, others)))),
+        ("off it, β = 0", Every(tuple(Better(mine, tuple(rest)) for mine, *rest in ends.values()))),
+    ))  # fmt: skip
+
+
 def _floors(arm: str) -> End:
     return _training("F12", "floors", arm)
 
@@ -103,7 +113,8 @@ def _first_order(quantity: object) -> tuple:
     return tuple(quantity(arm) for arm in _FIRST_ORDER)  # type: ignore[operator]
 
 
-_COUPLED = Same("F10", ("ε with 1/σ",), ("σ=1", "σ=0.01"), 1e-9)
+_CONDITIONS = {"ε with 1/σ": "ε with 1/σ", "ε fixed, as in Algorithm 1": "ε fixed", "every coordinate on the floor": "B = 0"}
+_COUPLED = Cases(tuple((condition, Same("F10", (part,), ("σ=1", "σ=0.01"), 1e-9)) for condition, part in _CONDITIONS.items()))
 _STRENGTHS = tuple(f"γ×{a:g}" for a in f05_decay.SMALL_FACTORS)
 
 CLAIMS = (
@@ -128,11 +139,10 @@ CLAIMS = (
     Claim(8, "Minibatch gradients can make the Hessian estimate wrong",
           Open("rows hold no estimates; `apollo-sandbox curvature` compares them with exact diagonals")),
     Claim(9, "A secant equation over all parameters is too loose; one a parameter tensor is a good compromise",
-          Every((Better(_part("apollo"), (_part("global-secant"),)),
-                 *(Better(_part("apollo"), (_part(f"{scope}-secant"),)) for scope in ("channel", "coordinate"))))),
+          _on_and_off_the_floor(*(f"{scope}-secant" for scope in ("global", "channel", "coordinate")))),
     Claim(10, "The stepsize correction reduces variance", Open("rows hold no variance of B over minibatches")),
     Claim(11, "Averaging gradients is better", Better(_part("apollo"), (_part("no-momentum"),))),
-    Claim(12, "The absolute value is right for negative curvature", Better(_part("apollo"), (_part("max(B, σ)"),))),
+    Claim(12, "The absolute value is right for negative curvature", _on_and_off_the_floor("max(B, σ)")),
     Claim(13, "Rectification keeps steps bounded: a lower floor hurts at equal η, not at equal η/σ",
           Every((Better(_floors("apollo"), (_floors("σ=1e-05, η"),)),
                  Close(_floors("apollo"), _floors("σ=1e-05, η/σ"), 0.01)))),
@@ -196,4 +206,4 @@ CLAIMS = (
 
 def of(study: str) -> list[int]:
     """Numbers of the claims that a study has a say in."""
-    return [claim.number for claim in CLAIMS if study in claim.by.reads]
+    return [claim.number for claim in CLAIMS if study in reads(claim.by)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -16,6 +17,8 @@ import polars as pl
 
 Rows = Mapping[str, pl.DataFrame]  # study's key -> its rows
 Seeds = dict[int, float]
+Place = tuple[str, str, str]  # study's key, part, arm
+TINY = sys.float_info.min  # in place of a loss of 0 where its logarithm is taken
 
 
 class Missing(ValueError):
@@ -23,7 +26,7 @@ class Missing(ValueError):
 
 
 class Quantity(Protocol):
-    """A number a seed.  higher: whether more is better.  reads: keys of the studies that it needs.
+    """A number per seed.  higher: whether more is better.  places: the arms whose runs it needs.
 
     unit: of its differences: "relative" of logarithms, "points" of accuracies, "" for all others.
     """
@@ -35,7 +38,7 @@ class Quantity(Protocol):
     def unit(self) -> str: ...  # noqa: D102
 
     @property
-    def reads(self) -> set[str]: ...  # noqa: D102
+    def places(self) -> set[Place]: ...  # noqa: D102
 
     def values(self, rows: Rows) -> Seeds: ...  # noqa: D102
 
@@ -63,9 +66,9 @@ class End:
         return "relative" if self.log else "points" if self.higher else ""
 
     @property
-    def reads(self) -> set[str]:
-        """The one study."""
-        return {self.study}
+    def places(self) -> set[Place]:
+        """The one arm."""
+        return {(self.study, self.part, self.arm)}
 
     def values(self, rows: Rows) -> Seeds:
         """By seed.  Raises Missing."""
@@ -75,7 +78,7 @@ class End:
         lost = pl.col(self.column).is_null() | pl.col(self.column).is_nan()
         at_end = pl.col("diverged") if self.share == 1.0 else pl.lit(False)
         column = last.select("seed", pl.when(lost | at_end).then(worst).otherwise(pl.col(self.column)).alias("v"))
-        return {seed: math.log(v) if self.log and v > 0 else v for seed, v in column.rows()}
+        return {seed: math.log(max(v, TINY)) if self.log else v for seed, v in column.rows()}
 
     def __str__(self) -> str:
         return self.arm if self.share == 1.0 else f"{self.arm} after {100 * self.share:.3g} % of the run"
@@ -95,9 +98,9 @@ class AtTrainingLoss:
     higher, unit = False, ""
 
     @property
-    def reads(self) -> set[str]:
-        """The one study."""
-        return {self.study}
+    def places(self) -> set[Place]:
+        """The arm and all those that set the level."""
+        return {(self.study, self.part, arm) for arm in (self.arm, *self.among)}
 
     def values(self, rows: Rows) -> Seeds:
         """By seed.  Raises Missing."""
@@ -142,9 +145,9 @@ class Combined:
     unit: str = ""
 
     @property
-    def reads(self) -> set[str]:
+    def places(self) -> set[Place]:
         """Theirs."""
-        return set().union(*(q.reads for q in self.of))
+        return set().union(*(q.places for q in self.of))
 
     def values(self, rows: Rows) -> Seeds:
         """By seed.  Raises Missing."""
@@ -189,9 +192,9 @@ class Best:
         return "points" if self.higher else ""
 
     @property
-    def reads(self) -> set[str]:
-        """The one study."""
-        return {self.study}
+    def places(self) -> set[Place]:
+        """All that it chooses from."""
+        return {(self.study, self.part, arm) for arm in self.arms}
 
     def values(self, rows: Rows) -> Seeds:
         """By seed.  Raises Missing."""
@@ -220,3 +223,17 @@ def final(rows: Rows, study: str, part: str, arm: str) -> pl.DataFrame:
     if not len(found):
         raise Missing(f"{study} {part} has no runs of {arm}")
     return found
+
+
+EDGE, INSIDE, GIVEN = "edge", "inside", "given"
+
+
+def rate(rows: Rows, place: Place) -> str:
+    """Returns where an arm's final rate lies among those that its search tried: EDGE, where a better one may lie outside, or
+    INSIDE; GIVEN without a search.  Raises Missing."""
+    study, part, arm = place
+    chosen = final(rows, study, part, arm)["lr"][0]
+    tried = rows[study].filter((pl.col("part") == part) & (pl.col("arm") == arm) & (pl.col("role") == "tuning"))["lr"]
+    if not len(tried):
+        return GIVEN
+    return EDGE if chosen in (tried.min(), tried.max()) else INSIDE
