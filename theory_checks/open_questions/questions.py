@@ -19,7 +19,7 @@ from sandbox.utils import suggest
 from theory_checks.open_questions import drift, rotation, same_batch, tightness
 from theory_checks.open_questions.rates import ladder
 from theory_checks.proofs import certificates
-from theory_checks.proofs.balls import Balls, Proof
+from theory_checks.proofs.ball_arithmetic import Balls, Proof
 from theory_checks.report import fit_slope
 
 CERTIFIED = 2000  # steps of a run in ball arithmetic

@@ -29,9 +29,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from theory_checks.proofs import linear_proofs, scalar
-from theory_checks.proofs.balls import Balls, Proof
-from theory_checks.proofs.scalar import Floats, Recursion, Rule, Vector
+from theory_checks.proofs import linear_proofs, recursion
+from theory_checks.proofs.ball_arithmetic import Balls, Proof
+from theory_checks.proofs.recursion import Floats, Recursion, Rule, Vector
 
 RULE = Rule(same_batch=True)
 R = TypeVar("R")
@@ -48,7 +48,7 @@ class Rounds:
     kappa: float = 1.0
     r: float = 0.85
 
-    def run(self, T: int, kind: Any = Floats) -> tuple[np.ndarray, list[scalar.Step]]:
+    def run(self, T: int, kind: Any = Floats) -> tuple[np.ndarray, list[recursion.Step]]:
         """Losses, (T, 5) float64: g_t, h, p_t; and Apollo's steps on them, along which they are made.
 
         Raises Unseparated in ball arithmetic of too little precision.
@@ -104,7 +104,7 @@ class Rounds:
         return self.regrets_of(*self.run(T))
 
     @staticmethod
-    def regrets_of(losses: np.ndarray, steps: list[scalar.Step]) -> np.ndarray:
+    def regrets_of(losses: np.ndarray, steps: list[recursion.Step]) -> np.ndarray:
         """The same of a run that was made."""
         return np.cumsum([_excess(loss.tolist(), s.theta) for loss, s in zip(losses, steps, strict=True)])
 
@@ -116,7 +116,7 @@ class Rounds:
         return Proof(f"R_T ≤ {rate:g} T at T = {T}", total, kind.number(rate * T), {"iterates in the box": inside})
 
 
-def _oracle(loss: np.ndarray, kind: Any) -> scalar.Oracle:
+def _oracle(loss: np.ndarray, kind: Any) -> recursion.Oracle:
     """∇f_t(θ) = g_t + h (θ - p_t)."""
     g, h, p = np.split(loss, [2, 3])
     numbers = [(kind.number(float(x)), kind.number(float(h[0])), kind.number(float(c))) for x, c in zip(g, p, strict=True)]
