@@ -16,6 +16,8 @@ from torch.utils import _pytree as pytree
 
 from theory_checks.comparators import Comparator, Search
 
+UNNAMED = "own"  # the name of a problem that was given none
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
@@ -83,7 +85,7 @@ def from_losses(
     start: Any,
     *,
     box: tuple[float, float] | None = None,
-    name: str = "own",
+    name: str = UNNAMED,
     about: str = "losses of a user",
     mean: Callable[[int, Tensor], Tensor] | None = None,
 ) -> Problem:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import variants
-from sandbox.blocks import EMA, AbsoluteFloor, Decoupled, Monotone, NoAveraging, Stable
+from sandbox.blocks import EMA, AbsoluteFloor, Decoupled, Monotone, NoAveraging, SameBatch, Sign, Stable
 from sandbox.schedules import InverseSquareRoot
 from theory_checks import problems, record
 from theory_checks.proofs import counterexamples, recursion

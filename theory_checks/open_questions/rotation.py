@@ -17,6 +17,13 @@ leaves
 
 All losses are linear but those at 0, where B is turned from ψ = π/4 to π/2: f_t(θ) = g_t·(θ - p_t) + ½ h ‖θ - p_t‖².  Gradients
 are bounded on the box [-1, 1]², which the iterates do not leave.
+
+**What the losses are.**  f_t is chosen from θ_t, by an adversary that sees the run, and its numbers are float64.  The run
+amplifies rounding, so each arithmetic meets losses of its own from step 6 on, and the losses of one are harmless in another:
+those of the float64 run leave a regret of 936.82 after 1,000 steps there, and -343.86 when exact arithmetic runs on them.
+In balls the losses follow the exact run: they are the same at every precision that encloses it (1,000 steps: 3,000 and
+6,000 bits), and the certificate is about exact Apollo on those.  Its regret against 0 agrees with that of the float64 run on
+its own losses to 9 digits, so that the float64 runs, which are longer, are shown beside it.
 """
 
 from __future__ import annotations
@@ -49,7 +56,8 @@ class Rounds:
     r: float = 0.85
 
     def run(self, T: int, kind: Any = Floats) -> tuple[np.ndarray, list[recursion.Step]]:
-        """Losses, (T, 5) float64: g_t, h, p_t; and Apollo's steps on them, along which they are made.
+        """Returns the losses, (T, 5) float64: g_t, h, p_t; and Apollo's steps on them in the arithmetic `kind`, from which they
+        follow.
 
         Raises Unseparated in ball arithmetic of too little precision.
         """
