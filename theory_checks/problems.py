@@ -12,12 +12,14 @@ from torch import Tensor
 
 from sandbox import tasks
 from sandbox.utils import suggest
-from theory_checks.online import Comparator, Problem, from_losses, from_task, linear, periodic, smooth
+from theory_checks.comparators import Comparator
+from theory_checks.online import UNNAMED, Problem, from_losses, from_task, linear, periodic, smooth
 
 __all__ = [
     "CYCLE",
     "CYCLE_COMPARATOR",
     "CYCLE_FIRST",
+    "UNNAMED",
     "Comparator",
     "Problem",
     "from_losses",

@@ -13,6 +13,7 @@ from sandbox.blocks import Box, Flow, NoProjection, scope
 from sandbox.forms import lookup
 from sandbox.recipe import Recipe, kernel
 from theory_checks import problems
+from theory_checks.online import repeats
 from theory_checks.problems import Problem
 
 Array = np.ndarray
@@ -65,8 +66,8 @@ def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None)
     A problem on a box is run with the projection onto it, unless the recipe has a projection of its own; θ* is the problem's
     all the same, and `regret` says whether it lies in the recipe's set.
     lr: η_t as a number or function of t; default the recipe's.
-    Raises ValueError for T < 1, for a recipe that takes more than a gradient a step, and for one that takes tensors as
-    matrices: the problems' θ is a vector, on which such a recipe is another one.
+    Raises ValueError for T < 1, for a loss that gives another number when it is called again, for a recipe that takes more
+    than one gradient per step, and for one that takes tensors as matrices (θ is a vector, on which it is another recipe).
     """
     recipe, problem = lookup.recipe(recipe), problems.get(problem)
     if T < 1:
@@ -89,6 +90,7 @@ def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None)
         rows["theta"].append(theta.numpy())
         rows["g"].append(g.numpy())
         rows["loss"].append(float(problem.loss(t, theta)))
+        repeats(f"problem {problem.name!r}: loss({t}, θ)", rows["loss"][-1], float(problem.loss(t, theta)))
         state, theta, seen = observe(recipe, state, theta, g, t, lr)
         for name in ("m", "B", "D"):
             rows[name].append(np.broadcast_to(np.asarray(seen[name]), problem.start.shape))

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 VERIFIED, VIOLATED, VACUOUS = "verified on this run", "VIOLATED", "vacuous"
+UNDECIDED = "not decided: θ* is not known well enough"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,9 +202,11 @@ def judge(
     repaired: bool,
     used: dict[str, float] | None = None,
     remedy: Callable[[], str] | None = None,
+    excess: float = 0.0,
 ) -> Bound:
     """The verdict on a bound: not applicable where an assumption fails, vacuous above the trivial bound, else kept or not.
 
+    excess: by how much the quantity can exceed `measured`; undecided where that makes the difference.
     remedy: called for what to say of a vacuous bound.
     """
     value = sum(terms.values())
@@ -213,7 +216,8 @@ def judge(
     elif not math.isfinite(value) or value > trivial:
         verdict = VACUOUS
     else:
-        verdict = VERIFIED if measured <= value * (1 + 1e-9) else VIOLATED
+        allowed = value * (1 + 1e-9)
+        verdict = VERIFIED if measured + excess <= allowed else VIOLATED if measured > allowed else UNDECIDED
     says = remedy() if verdict == VACUOUS and remedy else ""
     return Bound(name, value, measured, terms, tuple(needs), verdict, repaired, used or {}, says)
 

@@ -62,17 +62,22 @@ class _Run:
     eta: float | None = None
     """The rate is eta/sqrt(t); default the recipe's own rate."""
 
-    def made(self) -> tuple[Any, Any, Any]:
-        """The recipe, the problem, and η_t as a function of t."""
+    def inputs(self) -> tuple[Any, Any, Any]:
+        """Returns the recipe, the problem, and η_t as a function of t.  Without a name of their own they get their option's."""
         from sandbox.forms import lookup
+        from sandbox.recipe import Recipe
         from sandbox.schedules import InverseSquareRoot
         from sandbox.utils import imports
         from theory_checks import problems
 
         recipe = lookup.recipe(self.recipe)
         eta = self.eta if self.eta is not None else float(recipe.lr)
-        problem = imports.attribute(self.problem) if ":" in self.problem else self.problem
-        return recipe, problems.get(problem), InverseSquareRoot(first=eta)
+        problem = problems.get(imports.attribute(self.problem) if ":" in self.problem else self.problem)
+        if recipe.name == Recipe().name:
+            recipe = dataclasses.replace(recipe, name=self.recipe)
+        if problem.name == problems.UNNAMED:
+            problem = dataclasses.replace(problem, name=self.problem)
+        return recipe, problem, InverseSquareRoot(first=eta)
 
 
 @dataclasses.dataclass
@@ -97,7 +102,7 @@ class Regret(_Run):
         from theory_checks import record
         from theory_checks.claims import regret
 
-        recipe, problem, rate = self.made()
+        recipe, problem, rate = self.inputs()
         screen.folder(self.out)
         if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
             recipe = recipe.replace(moment=dataclasses.replace(recipe.moment, bias_correction=False), name=recipe.name)
@@ -117,11 +122,11 @@ class Coupling(_Run):
         """Runs it."""
         from theory_checks.claims import coupling
 
-        recipe, problem, rate = self.made()
+        recipe, problem, rate = self.inputs()
         for as_stated in (False, True):
             report = coupling.check(recipe, problem, self.steps, lr=rate, as_stated=as_stated)
             sys.stdout.write(f"{report}\n")
-            if not as_stated and report.measured > 0:
+            if not as_stated and not report.assumptions[0].holds:
                 return 1
         return 0
 
@@ -134,7 +139,7 @@ class ScaleInvariance(_Run):
         """Runs it."""
         from theory_checks.claims import scale_invariance
 
-        recipe, problem, rate = self.made()
+        recipe, problem, rate = self.inputs()
         report = scale_invariance.check(recipe, problem, self.steps, lr=rate)
         sys.stdout.write(f"{report}\n")
         return 0 if report.assumptions[0].holds or not scale_invariance.promised(recipe) else 1

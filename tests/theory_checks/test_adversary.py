@@ -13,10 +13,10 @@ import torch
 from sandbox import cli
 from sandbox.schedules import InverseSquareRoot
 from theory_checks import problems, record
-from theory_checks.claims import regret
+from theory_checks.claims import regret, regret_bounds
 from theory_checks.proofs import counterexamples
-from theory_checks.search import adversary, attacks, population, standstill
-from theory_checks.search.hunt import Candidate, Hunt, Over
+from theory_checks.search import adversary, attacks, batched_runs, stationary_cycles
+from theory_checks.search.session import Candidate, Over, Session
 
 SOUND = [name for name, target in adversary.TARGETS.items() if target.sound]
 
@@ -32,8 +32,8 @@ def random_candidates(seed, n, P=6):
     return *parts, star, rng.uniform(0.1, 2.0, n), np.append(1e-9, rng.uniform(0, 0.9, n - 1))
 
 
-def hunt(theorem, **changes):
-    found = Hunt(adversary.TARGETS[theorem], 600.0, np.random.default_rng(0), 3000, 6, math.inf, None)
+def session(theorem, **changes):
+    found = Session(adversary.TARGETS[theorem], 600.0, np.random.default_rng(0), 3000, 6, math.inf, None)
     return dataclasses.replace(found, **changes)
 
 
@@ -48,14 +48,14 @@ def test_a_population_is_many_recorded_runs(theorem):
     """
     target, T = adversary.TARGETS[theorem], 40
     first, cycle, star, eta, beta = random_candidates(1, 12)
-    h = population.replay(target.recipe, population.table(first, cycle, T), beta)
+    h = batched_runs.replay(target.recipe, batched_runs.table(first, cycle, T), beta)
     floor, applied = 0, 0
     for i in range(len(eta)):
         c = Candidate(first[i], cycle[i], star[i], float(eta[i]), float(beta[i]), T, 0.0)
         for at in (1, 2, 5, T):
             report = c.report(target, at, points=2)
             for name in (regret.STATED, "repaired 1", "repaired 2", "repaired 3"):
-                found = population.ratios(
+                found = batched_runs.ratios(
                     h, eta, star, [name], target.coordinatewise if name == regret.STATED else True, np.array([at])
                 )[i, 0]
                 bound = report.bound(name)
@@ -81,13 +81,13 @@ def recorded(c, target, T):
 def test_ce1_in_a_population():
     """Regret/bound of the certified case at the published T, and its first T above 1."""
     first, cycle = np.array([problems.CYCLE_FIRST]), np.array([problems.CYCLE])
-    h = population.replay(counterexamples.theory_apollo(), population.table(first, cycle, 1201), np.array([1e-9]))
+    h = batched_runs.replay(counterexamples.theory_apollo(), batched_runs.table(first, cycle, 1201), np.array([1e-9]))
     Ts = np.array([300, 571, 572, 1201])
     star = np.array([problems.CYCLE_COMPARATOR])
-    found = population.ratios(h, np.array([0.38]), star, [regret.STATED], False, Ts)[0]
+    found = batched_runs.ratios(h, np.array([0.38]), star, [regret.STATED], False, Ts)[0]
     assert found[[0, 3]] == pytest.approx([143.460 / 196.962, 567.415 / 396.615], rel=1e-3)
     assert found[1] < 1 < found[2]
-    assert not np.isfinite(population.ratios(h, np.array([0.38]), star, ["repaired 1"], True, Ts)).any()
+    assert not np.isfinite(batched_runs.ratios(h, np.array([0.38]), star, ["repaired 1"], True, Ts)).any()
 
 
 # -- the cycles ------------------------------------------------------------------------------------------------------
@@ -98,9 +98,9 @@ def test_a_jump_keeps_the_trace():
     moved = 0
     for _ in range(200):
         B, d = torch.tensor(rng.uniform(-5, 5, 2)), torch.tensor(rng.standard_normal(2))
-        tau = standstill.rectify(B).sum()
-        alpha = standstill.jump(B, d, tau)
-        assert float(standstill.rectify(B - alpha * d * d).sum()) == pytest.approx(float(tau), rel=1e-12)
+        tau = stationary_cycles.rectify(B).sum()
+        alpha = stationary_cycles.jump(B, d, tau)
+        assert float(stationary_cycles.rectify(B - alpha * d * d).sum()) == pytest.approx(float(tau), rel=1e-12)
         moved += abs(float(alpha)) > 1e-6
     assert moved > 150
 
@@ -108,7 +108,9 @@ def test_a_jump_keeps_the_trace():
 def test_cycles_stand_still_when_recorded():
     """Good cycles from random starts, entered from B = 0 and recorded: constant trace, the designed D, and an iterate that
     comes back, from the second step on.  1e-6: what is left of the residual, 1e-12 squared."""
-    found = standstill.ranked([standstill.cycles(standstill.draw(np.random.default_rng(0), 1024, 6), never, 25)])
+    found = stationary_cycles.ranked(
+        [stationary_cycles.cycles(stationary_cycles.draw(np.random.default_rng(0), 1024, 6), never, 25)]
+    )
     first, cycle = attacks.entries(found, 6)
     assert len(first) >= 2
     for g_1, g in zip(first, cycle, strict=True):
@@ -132,10 +134,10 @@ def test_from_ce1_to_a_violation():
     """CE1's cycle without its g_1, η and θ*: the way in is found again (four digits were published), and a better η and θ*."""
     run = counterexamples.cycle_run(68)
     rows = [torch.tensor(x[None, 61:67]) for x in (run.g, run.B, run.D)]
-    found = standstill.Cycles(torch.zeros(1, 14), *rows, *torch.zeros(3, 1))
+    found = stationary_cycles.Cycles(torch.zeros(1, 14), *rows, *torch.zeros(3, 1))
     first, _ = attacks.entries(found, 12)
     assert np.abs(first - problems.CYCLE_FIRST).max(axis=1).min() < 1e-3
-    under = hunt("regret", T=1201)
+    under = session("regret", T=1201)
     attacks.broadcast_state(under, found)
     outcome = adversary._checked(under, "regret", 0, False)
     assert outcome.refuted
@@ -153,7 +155,7 @@ def test_from_ce1_to_a_violation():
 def set_clock(monkeypatch, step):
     """A clock that advances by `step` seconds each time it is read, whatever the machine; one that stands still for 0."""
     readings = itertools.count()
-    monkeypatch.setattr("theory_checks.search.hunt.time", types.SimpleNamespace(monotonic=lambda: step * next(readings)))
+    monkeypatch.setattr("theory_checks.search.session.time", types.SimpleNamespace(monotonic=lambda: step * next(readings)))
 
 
 @pytest.mark.parametrize("theorem", ["regret", "monotone"])
@@ -226,13 +228,13 @@ def test_a_candidate_that_breaks_an_assumption_is_no_violation(monkeypatch):
 
 def test_a_bound_five_times_too_small_is_caught(monkeypatch, tmp_path, capsys):
     """Repaired bound 1 times 0.2: a violation is found from a random start, is news, and is exit code 1."""
-    exact = regret.terms
+    exact = regret_bounds.terms
 
     def broken(**numbers):
         terms = exact(**numbers)
         return terms | {"repaired 1": {name: 0.2 * value for name, value in terms["repaired 1"].items()}}
 
-    monkeypatch.setattr(regret, "terms", broken)
+    monkeypatch.setattr(regret_bounds, "terms", broken)
     set_clock(monkeypatch, 0)
     search = adversary.search
     monkeypatch.setattr(adversary, "search", lambda *a, **k: search(*a, **k, stop_at=1.0))

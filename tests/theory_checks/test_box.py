@@ -14,8 +14,8 @@ from sandbox.schedules import InverseSquareRoot
 from theory_checks import problems, record
 from theory_checks.claims import regret
 from theory_checks.claims.regret import STATED
-from theory_checks.proofs import counterexamples, native
-from theory_checks.proofs.scalar import Rule
+from theory_checks.proofs import compiled, counterexamples
+from theory_checks.proofs.recursion import Rule
 from theory_checks.report import VACUOUS, VERIFIED, fit_slope
 
 
@@ -38,7 +38,7 @@ def test_regret_of_ce1_on_the_box(recipe, expected, slope):
     """The same numbers by the compiled recursion."""
     rule = dataclasses.replace(Rule.of(recipe), box=(-1.0, 1.0))
     rows = [problems.CYCLE_FIRST, *problems.CYCLE]
-    theta, g, _ = native.run(rule, native.linear, rows, [0.0, 0.0], 20_000, eta=0.38)
+    theta, g, _ = compiled.run(rule, compiled.linear, rows, [0.0, 0.0], 20_000, eta=0.38)
     regrets = np.cumsum((g * theta).sum(1)) + np.abs(np.cumsum(g, 0)).sum(1)
     for T, value in zip((1000, 5000, 20_000), expected, strict=True):
         assert regrets[T - 1] == pytest.approx(value, abs=0.06 if value not in (480.0, 2398.0) else 0.6)

@@ -5,10 +5,10 @@ import pytest
 from sandbox import cli
 from theory_checks import problems
 from theory_checks.proofs import certificates, counterexamples, linear_proofs
-from theory_checks.proofs.balls import Balls, Proof, precision
-from theory_checks.proofs.scalar import Rule
+from theory_checks.proofs.ball_arithmetic import Balls, Proof, precision
+from theory_checks.proofs.recursion import Rule
 from theory_checks.search import adversary
-from theory_checks.search.hunt import Candidate
+from theory_checks.search.session import Candidate
 
 pytest.importorskip("flint", reason="the extra `theory` is not installed")
 

@@ -14,7 +14,7 @@ from sandbox.schedules import InverseSquareRoot
 from theory_checks import problems, record
 from theory_checks.claims import regret
 from theory_checks.open_questions import drift, questions, rates, same_batch, tightness
-from theory_checks.proofs import counterexamples, scalar
+from theory_checks.proofs import counterexamples, recursion
 
 BASE = counterexamples.theory_apollo(beta=0.0)
 RECIPES = {
@@ -184,4 +184,4 @@ def test_the_bound_on_ce1_is_no_smaller_than_the_checks():
 
 
 def test_scalar_runs_are_what_the_questions_use():
-    assert scalar.Rule.of(RECIPES["hessian-ema"]).beta_averaging == 0.9
+    assert recursion.Rule.of(RECIPES["hessian-ema"]).beta_averaging == 0.9

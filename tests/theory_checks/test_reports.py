@@ -19,8 +19,9 @@ VECTORS = [name for name in variants.names() if variants.get(name).evaluations =
 @pytest.mark.parametrize("name", ["logistic-breast-cancer", "ridge-diabetes", "random-quadratic"])
 def test_comparators_are_optimal(name):
     problem = problems.get(name)
-    best = problem.comparator(20, None)
-    assert best.residual < 1e-6
+    best = problem.best(20, problem.start[None])
+    assert best.excess < 1e-6
+    assert best.margin >= 0
     total = sum(problem.gradient(t, best.theta) for t in range(1, 21)) / 20
     assert float(total.norm()) < 1e-5
 

@@ -7,44 +7,42 @@ from typing import Any
 import numpy as np
 import torch
 
-from sandbox.blocks import Block, NoDecay
-from sandbox.recipe import parts
-from theory_checks.problems import Comparator
+from sandbox.blocks import Block, NoProjection
+from sandbox.recipe import Recipe, parts
+from theory_checks.comparators import Comparator, region
+from theory_checks.online import repeats
 from theory_checks.record import Run
 from theory_checks.report import Assumption, everywhere
 
 CONVEX = "f_t is convex between points of the run"
-OPTIMAL, LOWEST = "θ* is stationary", "θ* is a global minimum"
+CONVEX_ELSEWHERE = "f_t is convex between random points of the set"
+LOWEST = "θ* is a global minimum"
 FEASIBLE, INSIDE = "θ* lies in the set onto which the recipe projects", "θ_t lies in the problem's box"
 AVERAGE, DIRECTION = "m_t = β_t m_{t-1} + (1-β_t) g_t", "d_t = m_t/D_t"
 GRADIENTS = "‖g_t‖₂ is bounded by a finite G"
-LOSSES, POINTS = 64, 32  # f_t and points at which convexity is tested
+COORDINATEWISE = "D_t/η_t non-decreasing in each coordinate"
+LOSSES, POINTS, RANDOM = 64, 32, 8  # f_t, and points of the run and of the set at which convexity is tested
 
 
-def of(run: Run, best: Comparator) -> list[Assumption]:
-    """Every premise of Theorem 2 and of its repaired forms; best: θ* of the whole run."""
+def check(run: Run, best: Comparator) -> list[Assumption]:
+    """Returns every premise of Theorem 2 and of its repaired forms; best: θ* of the whole run."""
     star = best.theta.numpy()
     root = np.sqrt(np.arange(1, run.T + 1))
     grown = growth(run.D, run.lr)
-    before = np.vstack([np.zeros_like(run.m[:1]), run.m[:-1]])
-    recursion = run.beta[:, None] * before + (1 - run.beta[:, None]) * run.g
     steps = -np.abs(np.diff(run.beta))
     rising = max(np.diff(run.beta).min(initial=0.0), (-np.diff(run.beta)).min(initial=0.0))
-    direct = isinstance(run.recipe.decay, NoDecay)
-    convex = convexity(run, star)
     return [
-        convex,
+        *convexity(run, star),
         _bounded(run),
         everywhere("η_t = η/√t", 1e-9 - np.abs(run.lr * root / run.lr[0] - 1)),
-        everywhere(AVERAGE, 1e-9 - np.abs(run.m - recursion).max(axis=1)),
-        everywhere(DIRECTION, np.array([0.0 if direct else -1.0])),
+        average(run.g, run.m, run.beta),
+        direction(run.recipe, run.theta, run.m, run.D, run.lr),
         everywhere("0 ≤ β_t < 1", np.minimum(run.beta + 1e-12, 1 - run.beta)),
-        everywhere(OPTIMAL, np.array([1e-6 - best.residual])),
-        _lowest(run, best, convex.holds),
-        everywhere(FEASIBLE, 1e-9 - _outside(run, star)),
+        Assumption(LOWEST, bool(best.margin >= 0), best.margin, detail=best.detail),
+        everywhere(FEASIBLE, 1e-9 * (1 + np.abs(star).max()) - _outside(run, star)),
         everywhere(INSIDE, _room(run)),
         everywhere("‖D_t‖₁/η_t non-decreasing", grown.sum(axis=1), first_t=2),
-        everywhere("D_t/η_t non-decreasing in each coordinate", grown, first_t=2),
+        everywhere(COORDINATEWISE, grown, first_t=2),
         everywhere("D_t ≥ 1", run.D - 1 + 1e-12),
         everywhere("β_t constant", steps + 1e-12, first_t=2),
         everywhere("β_t monotone", np.array([rising + 1e-12])),
@@ -57,47 +55,77 @@ def growth(D: np.ndarray, lr: np.ndarray) -> np.ndarray:
     return np.diff(u, axis=-2) + 1e-12 * u[..., 1:, :]
 
 
-def convexity(run: Run, star: np.ndarray) -> Assumption:
-    """f_t(p) ≥ f_t(θ_t) + g_t·(p - θ_t) for `LOSSES` of the t and `POINTS` of the iterates p, and p = θ*, spread over the run.
+def average(g: np.ndarray, m: np.ndarray, beta: np.ndarray) -> Assumption:
+    """Returns whether m is the moving average of g, both (T, d), with weights β_t (T,), to rounding of the largest gradient."""
+    before = np.vstack([np.zeros_like(m[:1]), m[:-1]])
+    error = np.abs(m - beta[:, None] * before - (1 - beta[:, None]) * g).max(axis=1)
+    return everywhere(AVERAGE, 1e-9 - error / max(float(np.abs(g).max()), 1e-300))
 
-    The margin is relative to the size of the terms; the worst pair is named.  It refutes convexity where it fails, and does
-    not prove it where it holds.
+
+def direction(recipe: Recipe, theta: np.ndarray, m: np.ndarray, D: np.ndarray, lr: np.ndarray) -> Assumption:
+    """Returns whether θ_{t+1} = Π(θ_t - η_t m_t/D_t) to rounding, theta: (T+1, d), m and D: (T, d), lr: (T,)."""
+    step = lr[:, None] * m / D
+    ahead = theta[:-1] - step
+    if not isinstance(recipe.projection, NoProjection) and not _depends_on_run(recipe):
+        ahead = np.array([_projected(recipe, t, x) for t, x in enumerate(ahead, start=1)])
+    allowed = 1e-9 * np.abs(step).max(axis=1) + 1e-14 * np.abs(theta[:-1]).max(axis=1)
+    return everywhere(DIRECTION, (allowed - np.abs(theta[1:] - ahead).max(axis=1)) / np.maximum(allowed, 1e-300) * 1e-9)
+
+
+def convexity(run: Run, star: np.ndarray) -> list[Assumption]:
+    """f_t(p) ≥ f_t(q) + ∇f_t(q)·(p - q) for `LOSSES` of the t: for q = θ_t, p among `POINTS` iterates and θ*; and for q among
+    `RANDOM` random points of the set, p among them, θ_t and θ*.
+
+    The set is the box, or a region around the run.  The margins are relative to the size of the terms, and the worst pair is
+    named.  This refutes convexity where it fails, and does not prove it where it holds.
+    Raises ValueError where f_t(θ_t) is not what it was in the run.
     """
     chosen = np.unique(np.linspace(0, run.T - 1, LOSSES).astype(int))
     at = np.unique(np.linspace(0, run.T, POINTS).astype(int))
     names = [*(f"θ_{i + 1}" for i in at), "θ*"]
     points = np.vstack([run.theta[at], star])
-    margins = np.zeros((len(chosen), len(points)))
+    low, high = region(run.problem.box, np.vstack([run.theta, star]))
+    drawn = np.random.default_rng(0).uniform(low, high, (RANDOM, len(star)))
+    margins, elsewhere = np.zeros((len(chosen), len(points))), np.zeros((len(chosen), RANDOM, RANDOM + 2))
     for k, i in enumerate(chosen):
-        move = points - run.theta[i]
-        tangent = run.loss[i] + move @ run.g[i]
-        value = np.array([float(run.problem.loss(int(i) + 1, torch.tensor(p))) for p in points])
-        size = np.abs(value) + abs(run.loss[i]) + np.abs(run.g[i]) @ np.abs(move).T
-        margins[k] = (value - tangent) / np.maximum(size, 1e-300)
-    found = everywhere(CONVEX, margins, tolerance=1e-9)
-    row, column = np.unravel_index(np.argmin(margins), margins.shape)
-    t = int(chosen[row]) + 1
-    worst = f"worst: f_{t} at {names[column]} against its tangent at θ_{t}"
-    return Assumption(CONVEX, found.holds, found.margin, None, found.share, worst)
+        t = int(i) + 1
+        again = float(run.problem.loss(t, torch.tensor(run.theta[i])))
+        repeats(f"problem {run.problem.name!r}: loss({t}, θ)", float(run.loss[i]), again)
+        values = np.array([float(run.problem.loss(t, torch.tensor(p))) for p in (*points, *drawn)])
+        margins[k] = _above_tangent(points, values[: len(points)], run.theta[i], run.loss[i], run.g[i])
+        others = np.vstack([drawn, run.theta[i], star])
+        heights = np.array([*values[len(points) :], run.loss[i], values[len(points) - 1]])
+        for j, q in enumerate(drawn):
+            slope = run.problem.gradient(t, torch.tensor(q)).numpy()
+            elsewhere[k, j] = _above_tangent(others, heights, q, heights[j], slope)
+    return [
+        _worst(CONVEX, margins, lambda k, p: (chosen[k], names[p], f"θ_{chosen[k] + 1}")),
+        _worst(
+            CONVEX_ELSEWHERE,
+            elsewhere,
+            lambda k, q, p: (chosen[k], _place(others[p]) if p < RANDOM else ("θ_t", "θ*")[p - RANDOM], _place(drawn[q])),
+        ),
+    ]
 
 
-def _lowest(run: Run, best: Comparator, convex: bool) -> Assumption:
-    """Where f_t is convex a stationary θ* is a global minimum.  Elsewhere: against where its method ends from other starts,
-    θ_{T+1} and points on both sides of θ_1 and θ*, to 1e-6 of the mean loss."""
-    problem = run.problem
-    if convex or problem.minimise is None:
-        return Assumption(
-            LOWEST, True, 0.0, detail="since it is stationary and no loss was found not to be convex" if convex else ""
-        )
-    value = float(np.mean([float(problem.loss(t, best.theta)) for t in range(1, run.T + 1)]))
-    low, high = problem.box or (-np.inf, np.inf)
-    starts = {f"θ_{run.T + 1}": torch.tensor(run.theta[-1]), "2θ* - θ_1": 2 * best.theta - problem.start}
-    starts["3θ_1 - 2θ*"] = 3 * problem.start - 2 * best.theta
-    ends = {name: problem.minimise(run.T, start.clamp(low, high))[1] for name, start in starts.items()}
-    name = max(ends, key=lambda n: abs(ends[n] - value))
-    margin = 1e-6 - abs(ends[name] - value) / max(abs(value), 1e-300)
-    detail = "" if margin >= 0 else f"mean loss {value:.6g} at θ*, {ends[name]:.6g} from {name}"
-    return Assumption(LOWEST, margin >= 0, margin, detail=detail)
+def _above_tangent(points: np.ndarray, values: np.ndarray, at: np.ndarray, value: float, slope: np.ndarray) -> np.ndarray:
+    """(n,): f(p) - f(q) - ∇f(q)·(p - q), over the size of its terms, for n points p and the point q = `at`."""
+    move = points - at
+    size = np.abs(values) + abs(value) + np.abs(move) @ np.abs(slope)
+    return (values - value - move @ slope) / np.maximum(size, 1e-300)
+
+
+def _worst(name: str, margins: np.ndarray, places: Any) -> Assumption:
+    """An assumption that holds where the margins do to 1e-9; places: their indices -> t - 1, p and q in words."""
+    result = everywhere(name, margins, tolerance=1e-9)
+    i, p, q = places(*np.unravel_index(np.argmin(margins), margins.shape))
+    return Assumption(
+        name, result.holds, result.margin, None, result.share, f"worst: f_{i + 1} at {p} against its tangent at {q}"
+    )
+
+
+def _place(x: np.ndarray) -> str:
+    return "(" + ", ".join(f"{v:.3g}" for v in x[:3]) + ", …" * (len(x) > 3) + ")"
 
 
 def _bounded(run: Run) -> Assumption:
@@ -121,8 +149,17 @@ def _outside(run: Run, star: np.ndarray) -> np.ndarray:
 
     A point of the set stays where it is in every norm, so D does not enter.
     """
-    if run.recipe.projection.state or type(run.recipe.projection).step is not Block.step:
-        return np.full(run.T, np.inf)  # what it does depends on the run
-    point = torch.tensor(star)
-    each: Any = (parts.at(run.recipe.projection, t) for t in range(1, run.T + 1))
-    return np.array([float((block.read(point) - point).abs().max()) for block in each])
+    if _depends_on_run(run.recipe):
+        return np.full(run.T, np.inf)
+    return np.array([np.abs(_projected(run.recipe, t, star) - star).max() for t in range(1, run.T + 1)])
+
+
+def _depends_on_run(recipe: Recipe) -> bool:
+    """Whether the projection looks at more than the point that it is given."""
+    return bool(recipe.projection.state) or type(recipe.projection).step is not Block.step
+
+
+def _projected(recipe: Recipe, t: int, x: np.ndarray) -> np.ndarray:
+    """Π_t(x), x: (d,)."""
+    block: Any = parts.at(recipe.projection, t)
+    return np.asarray(block.read(torch.tensor(x)))

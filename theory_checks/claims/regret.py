@@ -19,16 +19,25 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.spatial.distance import pdist
+from torch import Tensor
 
 from sandbox.blocks import NoProjection
-from theory_checks.claims import premises, slack, vacuity
-from theory_checks.claims.premises import AVERAGE, CONVEX, DIRECTION, FEASIBLE, GRADIENTS, LOWEST, OPTIMAL
+from theory_checks.claims import premises, regret_bounds
+from theory_checks.claims.premises import (
+    AVERAGE,
+    CONVEX,
+    CONVEX_ELSEWHERE,
+    COORDINATEWISE,
+    DIRECTION,
+    FEASIBLE,
+    GRADIENTS,
+    LOWEST,
+)
+from theory_checks.claims.regret_bounds import REPAIRED, STATED
 from theory_checks.record import Run
 from theory_checks.report import Inequality, Report, fit_slope, judge
-
-STATED = "Theorem 2 as stated"
-REPAIRED = ("repaired 1", "repaired 2", "repaired 3", "repaired 4")
 
 
 def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
@@ -38,39 +47,39 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     """
     T, problem = run.T, run.problem
     Ts = sorted({round(float(t)) for t in np.geomspace(1, T, points)} | {T})
-    best = {t: problem.comparator(t, _tensor(run.theta[:t])) for t in Ts}
-    star = best[T].theta.numpy()
-    losses = np.cumsum(run.loss)
-    regret = {t: float(losses[t - 1] - sum(float(problem.loss(s, best[t].theta)) for s in range(1, t + 1))) for t in Ts}
+    best = problem.best(T, torch.tensor(run.theta[:T]))
+    star = best.theta.numpy()
+    regret = _regrets(run, Ts, best.theta)
     facts = _facts(run, star)
-    known = premises.of(run, best[T])
-    holds = {a.name: a.holds for a in known}
+    assumptions = premises.check(run, best)
+    holds = {a.name: a.holds for a in assumptions}
     curve: dict[str, list[float]] = {"T": [float(t) for t in Ts], "regret": [regret[t] for t in Ts]}
     for name in (STATED, *REPAIRED):
         curve[name] = [sum(_terms(run, facts, t)[name].values()) for t in Ts]
     trivial = facts["G"] * max(facts["diameter"], facts["radius"]) * T
-    used = slack.measured(run, star)
+    used = regret_bounds.amounts_used(run, star)
     used[STATED] = used["repaired 4"]
     numbers = _numbers(run, facts, T)
     bounds = [
         judge(
             name,
-            parts,
+            terms,
             regret[T],
-            {n: holds[n] for n in _NEEDS[name]},
+            {n: holds[n] for n in NEEDS[name]},
             trivial,
             repaired=name != STATED,
             used=used[name],
-            remedy=lambda name=name: vacuity.remedy(terms, name, numbers, trivial),  # type: ignore[misc]
+            remedy=lambda name=name: regret_bounds.remedy(name, numbers, trivial),  # type: ignore[misc]
+            excess=T * best.excess,
         )
-        for name, parts in terms(**numbers).items()
+        for name, terms in regret_bounds.terms(**numbers).items()
     ]
     return Report(
         title=f"regret of {run.recipe.name} on {problem.name}, T = {T}",
-        facts={**facts, "comparator": best[T].method},
+        facts={**facts, "comparator": f"{best.method}, to {T * best.excess:.2g} of regret"},
         quantity="regret",
         measured=regret[T],
-        assumptions=known,
+        assumptions=assumptions,
         bounds=bounds,
         steps=_steps(run, star, facts, regret[T], holds),
         curve=curve,
@@ -78,20 +87,28 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     )
 
 
-_COMMON = (CONVEX, "η_t = η/√t", AVERAGE, DIRECTION, "0 ≤ β_t < 1", OPTIMAL, LOWEST, FEASIBLE, GRADIENTS)
-_NEEDS: dict[str, tuple[str, ...]] = {
+_COMMON = (CONVEX, CONVEX_ELSEWHERE, "η_t = η/√t", AVERAGE, DIRECTION, "0 ≤ β_t < 1", LOWEST, FEASIBLE, GRADIENTS)
+NEEDS: dict[str, tuple[str, ...]] = {
     STATED: (*_COMMON, "‖D_t‖₁/η_t non-decreasing", "D_t ≥ 1"),
-    "repaired 1": (*_COMMON, "D_t/η_t non-decreasing in each coordinate"),
-    "repaired 2": (*_COMMON, "D_t/η_t non-decreasing in each coordinate"),
-    "repaired 3": (*_COMMON, "D_t/η_t non-decreasing in each coordinate", "β_t constant"),
-    "repaired 4": (*_COMMON, "D_t/η_t non-decreasing in each coordinate", "β_t monotone"),
+    "repaired 1": (*_COMMON, COORDINATEWISE),
+    "repaired 2": (*_COMMON, COORDINATEWISE),
+    "repaired 3": (*_COMMON, COORDINATEWISE, "β_t constant"),
+    "repaired 4": (*_COMMON, COORDINATEWISE, "β_t monotone"),
 }
 
 
-def _tensor(x: np.ndarray) -> Any:
-    import torch
-
-    return torch.tensor(x)
+def _regrets(run: Run, Ts: list[int], star: Tensor) -> dict[int, float]:
+    """Regret at each T of Ts, against the better of θ* of the whole run and the comparator of T steps."""
+    problem, paid = run.problem, np.cumsum(run.loss)
+    against = np.cumsum([float(problem.loss(t, star)) for t in range(1, run.T + 1)])
+    regrets = {}
+    for T in Ts:
+        least = against[T - 1]
+        if T < run.T:
+            theta = problem.comparator(T, torch.tensor(run.theta[:T])).theta
+            least = min(least, sum(float(problem.loss(t, theta)) for t in range(1, T + 1)))
+        regrets[T] = float(paid[T - 1] - least)
+    return regrets
 
 
 def _facts(run: Run, star: np.ndarray) -> dict[str, Any]:
@@ -136,7 +153,7 @@ def _diameter(points: np.ndarray) -> float:
 
 def _terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float]]:
     """Each bound's terms at T ≤ run.T, with G, D, σ and β of the whole run."""
-    return terms(**_numbers(run, facts, T))
+    return regret_bounds.terms(**_numbers(run, facts, T))
 
 
 def _numbers(run: Run, facts: dict[str, Any], T: int) -> dict[str, Any]:
@@ -152,43 +169,6 @@ def _numbers(run: Run, facts: dict[str, Any], T: int) -> dict[str, Any]:
         "beta": facts["β"],
         "betas": float(betas.sum()),
         "squares": float((betas**2 / rates).sum()),
-    }
-
-
-def terms(
-    *, T: Any, trace: Any, G: Any, diameter: Any, radius: Any, sigma: Any, eta: Any, beta: Any, betas: Any, squares: Any
-) -> dict[str, dict[str, Any]]:
-    """Terms of every bound, from numbers or arrays that broadcast.
-
-    trace: ‖D_T‖₁.  diameter, radius: D as stated and as repaired.  beta: max β_t; betas: Σ β_t; squares: Σ β_t²/η_t.
-    """
-    S, start, rest = 2 * np.sqrt(T) - 1, np.sqrt(T) * trace / (2 * eta), 1 - beta
-    return {
-        STATED: {
-            "diameter": start * diameter**2 / rest,
-            "gradients": eta * G**2 / rest * S,
-            "β": diameter**2 / (2 * rest) * squares,
-        },
-        "repaired 1": {
-            "diameter": start * radius**2,
-            "gradients": eta * G**2 / (2 * sigma) * S,
-            "β": 2 * G * radius * betas,
-        },
-        "repaired 2": {
-            "diameter": start * radius**2,
-            "gradients": eta * G**2 / 2 * (1 / sigma + 4) * S,
-            "β": radius**2 / 2 * squares,
-        },
-        "repaired 3": {
-            "diameter": start * radius**2,
-            "gradients": (1 + beta) / (2 * rest) * eta * G**2 / sigma * S,
-            "β": beta * G * radius / rest,
-        },
-        "repaired 4": {
-            "diameter": start * radius**2 / rest,
-            "gradients": eta * G**2 * (1 + 1 / sigma) / (2 * rest) * S,
-            "β": radius**2 / (2 * rest) * squares,
-        },
     }
 
 

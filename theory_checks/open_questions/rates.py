@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from theory_checks import problems
-from theory_checks.claims import nonconvex, regret
+from theory_checks.claims import nonconvex, regret_bounds
 from theory_checks.open_questions import drift, rotation, same_batch
-from theory_checks.proofs import counterexamples, native
-from theory_checks.proofs.scalar import Rule, Vector
+from theory_checks.proofs import compiled, counterexamples
+from theory_checks.proofs.recursion import Rule, Vector
 from theory_checks.report import Slope, fit_slope
 
 
@@ -70,7 +70,7 @@ def _ce1(T: int, Ts: list[int]) -> Rate:
     """CE1, unprojected; for the diameter the bound has the diagonal of the box around iterates and θ*, which is no smaller."""
     rule, rows = Rule.of(counterexamples.theory_apollo()), [problems.CYCLE_FIRST, *problems.CYCLE]
     star, G = problems.CYCLE_COMPARATOR, max(math.hypot(*row) for row in rows[1:])
-    theta, g, D = native.run(rule, native.linear, rows, [0.0, 0.0], T, eta=0.38)
+    theta, g, D = compiled.run(rule, compiled.linear, rows, [0.0, 0.0], T, eta=0.38)
     total = np.cumsum((g * (theta - star)).sum(axis=1))
     points = np.vstack([star, theta])
     reach = np.linalg.norm(np.maximum.accumulate(points) - np.minimum.accumulate(points), axis=1)[1:]
@@ -79,7 +79,9 @@ def _ce1(T: int, Ts: list[int]) -> Rate:
     for t in Ts:
         numbers = {"T": t, "trace": sum(D[t - 1]), "G": G, "diameter": reach[t - 1], "radius": reach[t - 1], "sigma": 1.0}
         sums = {"betas": rule.beta * t, "squares": squares[t - 1]}
-        bounds.append(float(sum(regret.terms(**numbers, **sums, eta=0.38, beta=rule.beta)[regret.STATED].values())))
+        bounds.append(
+            float(sum(regret_bounds.terms(**numbers, **sums, eta=0.38, beta=rule.beta)[regret_bounds.STATED].values()))
+        )
     return _rate("apollo on CE1", "regret", Ts, [float(total[t - 1]) for t in Ts], 0.5, bounds)
 
 
@@ -120,7 +122,7 @@ def _least(size: float, start: float, T: int, eta: float) -> np.ndarray:
         return [size * x / kind.sqrt(1 + x * x)]
 
     rule = Rule.of(counterexamples.theory_apollo())
-    return np.minimum.accumulate(native.run(rule, slope, [[size]] * 2, [start], T, eta=eta).g[:, 0] ** 2)
+    return np.minimum.accumulate(compiled.run(rule, slope, [[size]] * 2, [start], T, eta=eta).g[:, 0] ** 2)
 
 
 def _bound(T: int, size: float, gap: float, eta: float) -> float:

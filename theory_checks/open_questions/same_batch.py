@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from theory_checks.proofs import linear_proofs, scalar
-from theory_checks.proofs.balls import Balls, Proof, Unseparated
-from theory_checks.proofs.scalar import Floats, Rule
+from theory_checks.proofs import linear_proofs, recursion
+from theory_checks.proofs.ball_arithmetic import Balls, Proof, Unseparated
+from theory_checks.proofs.recursion import Floats, Rule
 
 RULE = Rule(same_batch=True, box=(-1.0, 1.0))
 
@@ -42,7 +42,7 @@ class Kinked:
         """(2c - 4)/3, what R_T/T goes to against -1 as the iterates gather at 1."""
         return (2 * self.c - 4) / 3
 
-    def steps(self, T: int, kind: Any = Floats) -> list[scalar.Step]:
+    def steps(self, T: int, kind: Any = Floats) -> list[recursion.Step]:
         """The run of T steps from θ_1 = 0; with balls, on the kinks of a float64 run that was made before."""
         at: dict[int, Any] = {0: 1.0}
 
@@ -60,10 +60,10 @@ class Kinked:
             raise Unseparated(f"whether θ lies beyond the kink of f_{t} is not decided")
 
         if kind is Floats:
-            return list(scalar.walk(RULE, oracle, [0.0], T, eta=self.eta))[:T]
+            return list(recursion.walk(RULE, oracle, [0.0], T, eta=self.eta))[:T]
         return linear_proofs.run(kind, RULE, oracle, [0.0], eta=self.eta, T=T)
 
-    def losses(self, steps: list[scalar.Step], kind: Any = Floats) -> list[Any]:
+    def losses(self, steps: list[recursion.Step], kind: Any = Floats) -> list[Any]:
         """f_t(θ_t) - f_t(-1): summed, a lower bound of the regret."""
         found = []
         for s in steps:

@@ -23,9 +23,9 @@ import dataclasses
 import numpy as np
 from scipy import signal
 
-from theory_checks.claims import regret
-from theory_checks.proofs import native
-from theory_checks.proofs.scalar import Rule
+from theory_checks.claims import regret_bounds
+from theory_checks.proofs import compiled
+from theory_checks.proofs.recursion import Rule
 
 
 def waiting(T: int, beta: float, n: int) -> np.ndarray:
@@ -75,7 +75,7 @@ def attained(T: int, beta: float = 0.0, n: int | None = None, eta: float = 1.0, 
     numbers = {"T": T, "trace": 1.0, "G": float(np.abs(g).max()), "sigma": 1.0, "eta": eta, "beta": beta}
     reached = float(np.abs(theta[:-1] - star).max())
     sums = {"betas": beta * T, "squares": float((beta**2 * np.sqrt(t) / eta).sum())}
-    bound = sum(regret.terms(**numbers, **sums, diameter=float(np.ptp(theta)), radius=reached)["repaired 3"].values())
+    bound = sum(regret_bounds.terms(**numbers, **sums, diameter=float(np.ptp(theta)), radius=reached)["repaired 3"].values())
     return Attained(T, beta, float((g * (theta[:-1] - star)).sum()), float(bound))
 
 
@@ -93,7 +93,7 @@ def ceiling(size: float, eta: float = 1.0, period: int = 8) -> tuple[int, float,
     small = 1 / (2 * size)
     rows = [[small], *[[1.0]] * (period - 1), [small]]
     rule = Rule(ceiling=size, box=(-1.0, 1.0))
-    theta, g, _ = native.run(rule, native.linear, rows, [1.0], T, eta=eta)
+    theta, g, _ = compiled.run(rule, compiled.linear, rows, [1.0], T, eta=eta)
     # every gradient is positive: θ* = -1
     paid = float((g * (theta + 1)).sum())
     return T, paid, paid * eta / (size * T**0.5)

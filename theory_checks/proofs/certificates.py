@@ -1,4 +1,4 @@
-"""Refutations as proofs: both sides of a claim, and every premise, in ball arithmetic (`balls`; extra `theory`).
+"""Refutations as proofs: both sides of a claim, and every premise, in ball arithmetic (`ball_arithmetic`; extra `theory`).
 
     print(certify("CE1"))
 
@@ -18,9 +18,9 @@ from itertools import pairwise
 from sandbox.utils import suggest
 from theory_checks import problems
 from theory_checks.claims import nonconvex
-from theory_checks.proofs import balls, counterexamples, linear_proofs, scalar
-from theory_checks.proofs.balls import Balls, Proof, Unseparated
-from theory_checks.proofs.scalar import Rule
+from theory_checks.proofs import ball_arithmetic, counterexamples, linear_proofs, recursion
+from theory_checks.proofs.ball_arithmetic import Balls, Proof, Unseparated
+from theory_checks.proofs.recursion import Rule
 
 PRECISIONS = (128, 512, 2048, 4096, 8192, 16384, 65536)  # bits, tried in turn
 
@@ -60,7 +60,7 @@ def certify(what: str | Callable[[Balls], Proof], name: str = "", precisions: Se
         name, what = what, PROOFS[what]
     began = time.perf_counter()
     for bits in precisions:
-        with balls.precision(bits) as kind:
+        with ball_arithmetic.precision(bits) as kind:
             try:
                 proof = what(kind)
             except Unseparated as error:
@@ -68,7 +68,7 @@ def certify(what: str | Callable[[Balls], Proof], name: str = "", precisions: Se
                 claim, verdict, first = name, f"not separated at {bits} bits: {error}", None
             else:
                 claim, verdict, first = proof.claim, _verdict(proof, bits, kind.undecided), proof.first
-                left, right = balls.show(proof.left), balls.show(proof.right)
+                left, right = ball_arithmetic.show(proof.left), ball_arithmetic.show(proof.right)
         if not verdict.startswith("not separated"):
             break
     gone = time.perf_counter() - began
@@ -123,7 +123,7 @@ def theorem_1(kind: Balls, eps: float = 0.5, gamma: float = 0.0) -> Proof:
 
     def third(size: float) -> list:
         rule = Rule(beta=0.5, eps=eps, sigma=size, correct=True, gamma=gamma)
-        steps = scalar.walk(rule, lambda t, x: [x[0], 4 * x[1]], [1.0, 1.0], 3, eta=size, kind=kind, decreasing=False)
+        steps = recursion.walk(rule, lambda t, x: [x[0], 4 * x[1]], [1.0, 1.0], 3, eta=size, kind=kind, decreasing=False)
         return list(steps)[-1].theta
 
     apart = [abs(x - y) for x, y in zip(third(1.0), third(4.0), strict=True)]

@@ -19,7 +19,7 @@ from sandbox.recipe import Recipe
 from sandbox.schedules import InverseSquareRoot
 from theory_checks import problems
 from theory_checks.claims import nonconvex, regret
-from theory_checks.proofs.scalar import Arithmetic, Floats
+from theory_checks.proofs.recursion import Arithmetic, Floats
 from theory_checks.record import Run, record
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from theory_checks.claims import regret
-from theory_checks.proofs import balls, scalar
-from theory_checks.proofs.balls import Balls, Proof, Unseparated
-from theory_checks.proofs.scalar import Rule
+from theory_checks.claims import regret_bounds
+from theory_checks.proofs import ball_arithmetic, recursion
+from theory_checks.proofs.ball_arithmetic import Balls, Proof, Unseparated
+from theory_checks.proofs.recursion import Rule
 
 
 def theorem_2(
@@ -20,9 +20,9 @@ def theorem_2(
     eta: float,
     T: int,
     rule: Rule,
-    bound: str = regret.STATED,
+    bound: str = regret_bounds.STATED,
 ) -> Proof:
-    """Regret at most a bound of Theorem 2, refuted on the losses of `scalar.linear`; the feasible set is the hull of
+    """Regret at most a bound of Theorem 2, refuted on the losses of `recursion.linear`; the feasible set is the hull of
     θ_1 … θ_T and θ*.
 
     Premises: D_t/η_t non-decreasing (its sum, for the bound as stated), 0 < β < 1, no iterate with a lower total loss than θ*.
@@ -32,10 +32,10 @@ def theorem_2(
     if rule.sigma < 1 or rule.relative or rule.box or rule.gamma or rule.correct or rule.same_batch:
         raise ValueError("Theorem 2 needs a floor σ ≥ 1, and here no projection, decay, bias correction or same-batch pairs")
     best = [kind.number(x) for x in star]
-    steps = run(kind, rule, scalar.linear(rows, kind), [0.0] * len(star), eta=eta, T=T)
+    steps = run(kind, rule, recursion.linear(rows, kind), [0.0] * len(star), eta=eta, T=T)
     a = [difference(s.theta, best) for s in steps]
     regrets = list(accumulate(dot(s.g, x) for s, x in zip(steps, a, strict=True)))
-    stated = bound == regret.STATED
+    stated = bound == regret_bounds.STATED
     u = [[x / s.lr for x in ([sum(s.D)] if stated else s.D)] for s in steps]
     grown = smallest(x - z for old, new in pairwise(u) for x, z in zip(new, old, strict=True))
     total = [sum(column) for column in zip(*(s.g for s in steps), strict=True)]
@@ -49,24 +49,26 @@ def theorem_2(
     return Proof(f"{bound}, T = {T}: regret ≤ bound", regrets[-1], bounds[-1], premises, first_above(regrets, bounds))
 
 
-def run(kind: Balls, rule: Rule, oracle: scalar.Oracle, start: Sequence[float], *, eta: float, T: int) -> list[scalar.Step]:
+def run(
+    kind: Balls, rule: Rule, oracle: recursion.Oracle, start: Sequence[float], *, eta: float, T: int
+) -> list[recursion.Step]:
     """T steps.  Raises Unseparated at the first that this precision does not enclose."""
     steps = []
-    for step in scalar.walk(rule, oracle, start, T, eta=eta, kind=kind):
+    for step in recursion.walk(rule, oracle, start, T, eta=eta, kind=kind):
         enclosed(step, kind)
         steps.append(step)
     return steps[:T]
 
 
-def enclosed(step: scalar.Step, kind: Any) -> None:
+def enclosed(step: recursion.Step, kind: Any) -> None:
     """Raises Unseparated for a step whose balls are not finite; nothing in floats."""
     if isinstance(kind, Balls) and not all(x.is_finite() for x in (*step.theta, *step.D)):
         raise Unseparated(f"θ_{step.t} is not enclosed, after {kind.undecided} undecided maxima")
 
 
-def _bounds(kind: Balls, steps: list[scalar.Step], a: list[Any], best: Any, eta: float, beta: Any, name: str) -> list[Any]:
+def _bounds(kind: Balls, steps: list[recursion.Step], a: list[Any], best: Any, eta: float, beta: Any, name: str) -> list[Any]:
     """The bound at T = 1, 2, …, each with the G, σ and diameter so far."""
-    with balls.precision(128):  # enough for a diameter, and a hundred times faster
+    with ball_arithmetic.precision(128):  # enough for a diameter, and a hundred times faster
         points = [[+x for x in s.theta] for s in steps]
         star = [+x for x in best]
         wide, reach = kind.number(0.0), []
@@ -82,7 +84,7 @@ def _bounds(kind: Balls, steps: list[scalar.Step], a: list[Any], best: Any, eta:
     squares = accumulate(beta * beta / s.lr for s in steps)
     return [
         sum(
-            regret.terms(
+            regret_bounds.terms(
                 T=kind.number(s.t),
                 trace=sum(s.D),
                 G=g,

@@ -4,11 +4,11 @@
     print(search("repaired-1", minutes=10))      # the same budget finds nothing
 
 The losses are g_1 and then a cycle of P gradients for ever.  Assumptions are handled explicitly: a T counts only while every
-one has held (`population.ratios`); nothing is penalised.  Two attacks, both populations under vmap that scipy's differential
+one has held (`batched_runs.ratios`); nothing is penalised.  Two attacks, both populations under vmap that scipy's differential
 evolution drives, each followed by a Nelder-Mead polish:
 
     evolve        on regret/bound itself, over all gradients, η, θ* and β
-    stand_still   on ρ, over the cycles of `standstill`, whose assumptions hold by construction; then over η and θ*
+    stand_still   on ρ, over the cycles of `stationary_cycles`, whose assumptions hold by construction; then over η and θ*
 
 `evolve` serves the statements that have a proof.  Theorem 2 as stated it does not refute: nearly every cycle soon breaks an
 assumption, and it ends at ½, the ratio of one step.  `stand_still` does, within seconds.  What is claimed in the end comes
@@ -30,10 +30,10 @@ from sandbox.recipe import Recipe
 from sandbox.utils import suggest
 from theory_checks.claims import regret
 from theory_checks.proofs import certificates, counterexamples, linear_proofs
-from theory_checks.proofs.scalar import Rule
+from theory_checks.proofs.recursion import Rule
 from theory_checks.report import VIOLATED, Bound, Report
-from theory_checks.search import attacks, population
-from theory_checks.search.hunt import Candidate, Hunt, Over, Target
+from theory_checks.search import attacks, batched_runs
+from theory_checks.search.session import Candidate, Over, Session, Target
 
 
 def _monotone() -> Recipe:
@@ -165,31 +165,33 @@ def search(
     for name, value in (("T", T), ("period", period)):
         if value < 2:
             raise ValueError(f"{name} must be at least 2, got {value}")
-    hunt = Hunt(TARGETS[theorem], 60 * minutes, np.random.default_rng(seed), T, period, stop_at, progress)
+    session = Session(TARGETS[theorem], 60 * minutes, np.random.default_rng(seed), T, period, stop_at, progress)
     interrupted = False
     try:
-        getattr(attacks, hunt.target.attack)(hunt)
+        getattr(attacks, session.target.attack)(session)
     except Over:
         pass
     except KeyboardInterrupt:
         interrupted = True
-    return _checked(hunt, theorem, seed, interrupted)
+    return _checked(session, theorem, seed, interrupted)
 
 
-def _checked(hunt: Hunt, theorem: str, seed: int, interrupted: bool) -> Outcome:
+def _checked(session: Session, theorem: str, seed: int, interrupted: bool) -> Outcome:
     """The best candidate whose recorded run keeps every assumption, judged by `regret.check`."""
-    seconds = hunt.gone
+    seconds = session.gone
     chosen, report, ratio, refuted, first = None, None, -math.inf, False, None
-    for candidate in hunt.best:
-        found = candidate.report(hunt.target)
-        applies = [b for b in map(found.bound, hunt.target.bounds) if not b.verdict.startswith("not applicable")]
+    for candidate in session.best:
+        found = candidate.report(session.target)
+        applies = [b for b in map(found.bound, session.target.bounds) if not b.verdict.startswith("not applicable")]
         if applies:
             chosen, report, ratio = candidate, found, max(b.ratio for b in applies)
             refuted = any(b.verdict == VIOLATED for b in applies)
-            first = _first(candidate, hunt.target) if refuted else None
+            first = _first(candidate, session.target) if refuted else None
             break
-    at_T = {T: r for T, r in sorted(hunt.at_T.items()) if r > -math.inf}
-    return Outcome(theorem, seed, seconds, interrupted, hunt.evaluated, hunt.trace, at_T, chosen, report, ratio, refuted, first)
+    at_T = {T: r for T, r in sorted(session.at_T.items()) if r > -math.inf}
+    return Outcome(
+        theorem, seed, seconds, interrupted, session.evaluated, session.trace, at_T, chosen, report, ratio, refuted, first
+    )
 
 
 def certify(outcome: Outcome) -> certificates.Certificate:
@@ -207,9 +209,9 @@ def certify(outcome: Outcome) -> certificates.Certificate:
 
 def _first(c: Candidate, target: Target) -> int:
     """The first T at which a recorded run violates a bound."""
-    h = population.replay(target.recipe, population.table(c.first[None], c.cycle[None], c.T), np.array([c.beta]))
+    h = batched_runs.replay(target.recipe, batched_runs.table(c.first[None], c.cycle[None], c.T), np.array([c.beta]))
     all_T = np.arange(1, c.T + 1)
-    found = population.ratios(h, np.array([c.eta]), c.star[None], target.bounds, target.coordinatewise, all_T)[0]
+    found = batched_runs.ratios(h, np.array([c.eta]), c.star[None], target.bounds, target.coordinatewise, all_T)[0]
     above = (int(T) for T in all_T[found > 1] if any(b.verdict == VIOLATED for b in _bounds(c, target, int(T))))
     return next(above, c.T)
 

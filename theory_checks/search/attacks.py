@@ -1,4 +1,4 @@
-"""Two attacks on a statement, each for as long as the hunt's clock allows: on ρ, and on regret/bound itself."""
+"""Two attacks on a statement, each for as long as the session's clock allows: on ρ, and on regret/bound itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import numpy as np
 from scipy import optimize
 
-from theory_checks.search import population, standstill
-from theory_checks.search.evolution import differential
-from theory_checks.search.hunt import Candidate, Hunt
+from theory_checks.search import batched_runs, stationary_cycles
+from theory_checks.search.differential_evolution import differential
+from theory_checks.search.session import Candidate, Session
 
 SMALL_BETA = 1e-9  # the theorem asks for β_t > 0
 SHORT = 192  # the longest T of `evolve`
@@ -18,56 +18,56 @@ SHORT = 192  # the longest T of `evolve`
 # -- on ρ ------------------------------------------------------------------------------------------------------------
 
 
-def stand_still(hunt: Hunt, starts: int = 5, rounds: int = 4, elite: int = 8) -> None:
+def stand_still(session: Session, starts: int = 5, rounds: int = 4, elite: int = 8) -> None:
     """Random cycles closed, evolved, entered from B = 0, and given the best η and θ*; again and again."""
-    champion = np.empty((0, 2 + 2 * hunt.period))
+    champion = np.empty((0, 2 + 2 * session.period))
     while True:
-        drawn = [standstill.draw(hunt.rng, 1024, hunt.period) for _ in range(starts)]
-        found = standstill.ranked([standstill.cycles(genes, hunt.tick, steps=25) for genes in drawn])
-        broadcast_state(hunt, found)
+        drawn = [stationary_cycles.draw(session.rng, 1024, session.period) for _ in range(starts)]
+        found = stationary_cycles.ranked([stationary_cycles.cycles(genes, session.tick, steps=25) for genes in drawn])
+        broadcast_state(session, found)
         for _ in range(rounds):
             genes = np.vstack([found.genes[:elite].numpy(), champion])
             if not len(genes):
                 break
-            found = standstill.evolve(hunt.rng, genes, 30, hunt.tick)
-            broadcast_state(hunt, found)
+            found = stationary_cycles.evolve(session.rng, genes, 30, session.tick)
+            broadcast_state(session, found)
         champion = np.vstack([found.genes[:1].numpy(), champion])[:2]
 
 
-def entries(found: standstill.Cycles, most: int) -> tuple[np.ndarray, np.ndarray]:
+def entries(found: stationary_cycles.Cycles, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The ways into the best cycles: g_1 (n, 2) and cycles (n, P, 2), n ≤ most."""
-    rows = [way for B, g in zip(found.B.numpy(), found.g.numpy(), strict=True) for way in standstill.enter(B, g)][:most]
+    rows = [way for B, g in zip(found.B.numpy(), found.g.numpy(), strict=True) for way in stationary_cycles.enter(B, g)][:most]
     P = found.g.shape[1]
     return np.array([r[0] for r in rows]).reshape(-1, 2), np.array([r[1] for r in rows]).reshape(-1, P, 2)
 
 
-def broadcast_state(hunt: Hunt, found: standstill.Cycles, most: int = 12) -> None:
+def broadcast_state(session: Session, found: stationary_cycles.Cycles, most: int = 12) -> None:
     """The best η and direction of θ* for the ways into the best cycles: a grid, then Nelder-Mead on the most promising."""
     first, cycle = entries(found, most)
     if not len(first):
         return
-    h = population.replay(
-        hunt.target.recipe, population.table(first, cycle, hunt.T), np.full(len(first), SMALL_BETA), hunt.tick
+    h = batched_runs.replay(
+        session.target.recipe, batched_runs.table(first, cycle, session.T), np.full(len(first), SMALL_BETA), session.tick
     )
     turns, log_etas = (x.ravel() for x in np.meshgrid(np.linspace(-0.6, 0.6, 7), np.log(np.geomspace(0.15, 3.0, 11))))
 
     def value(row: int, turn: np.ndarray, log_eta: np.ndarray) -> np.ndarray:
         """Regret/bound at T, (n,) from (n,); the best is offered."""
         star, eta = comparator(np.repeat(cycle[row : row + 1], len(turn), axis=0), turn), np.exp(log_eta)
-        ratio = hunt.measure(h.repeat(row, len(turn)), eta, star, np.array([hunt.T]))[:, 0]
+        ratio = session.measure(h.repeat(row, len(turn)), eta, star, np.array([session.T]))[:, 0]
         i = ratio.argmax()
-        if ratio[i] > hunt.ratio:
-            hunt.offer(Candidate(first[row], cycle[row], star[i], float(eta[i]), SMALL_BETA, hunt.T, float(ratio[i])))
+        if ratio[i] > session.ratio:
+            session.offer(Candidate(first[row], cycle[row], star[i], float(eta[i]), SMALL_BETA, session.T, float(ratio[i])))
         return ratio
 
     grid = []
     for row in range(len(first)):
-        hunt.tick()
+        session.tick()
         grid.append(value(row, turns, log_etas))
     for row in np.argsort([-values.max() for values in grid])[:3]:
-        hunt.tick()
+        session.tick()
         at = int(grid[row].argmax())
-        if not grid[row][at] > 0.8 * hunt.ratio:
+        if not grid[row][at] > 0.8 * session.ratio:
             break
         start = np.array([turns[at], log_etas[at]])
         optimize.minimize(
@@ -88,44 +88,44 @@ def comparator(cycle: np.ndarray, turn: np.ndarray) -> np.ndarray:
 # -- on regret/bound -------------------------------------------------------------------------------------------------
 
 
-def evolve(hunt: Hunt, members: int = 96, generations: int = 120) -> None:
+def evolve(session: Session, members: int = 96, generations: int = 120) -> None:
     """Differential evolution on regret/bound over (g_1, cycle, log η, turn of θ*, β), then Nelder-Mead; again and again.
 
-    The rounds ask in turn for T ≥ 1, 10 and 100.  A few of a first population are cycles of `standstill`, since they refute
-    what Theorem 2 claims.
+    The rounds ask in turn for T ≥ 1, 10 and 100.  A few of a first population are cycles of `stationary_cycles`, since they
+    refute what Theorem 2 claims.
     """
-    P, longest = hunt.period, min(SHORT, hunt.T)
+    P, longest = session.period, min(SHORT, session.T)
     low = np.array([-1.0] * (2 + 2 * P) + [math.log(0.02), -math.pi, SMALL_BETA])
     high = np.array([1.0] * (2 + 2 * P) + [math.log(20.0), math.pi, 0.9])
-    still = standstill.ranked([standstill.cycles(standstill.draw(hunt.rng, 1024, P), hunt.tick, 25)])
+    still = stationary_cycles.ranked([stationary_cycles.cycles(stationary_cycles.draw(session.rng, 1024, P), session.tick, 25)])
     first, cycle = entries(still, members // 6)
     known = np.hstack([first, cycle.reshape(-1, 2 * P)])
     known /= np.abs(known).max(axis=1, keepdims=True)
 
     def value(x: np.ndarray, Ts: np.ndarray) -> np.ndarray:
         """(n,) from n columns of genes: minus the largest ratio over Ts."""
-        return -run_genes(hunt, x.T.clip(low, high), Ts).max(axis=1)
+        return -run_genes(session, x.T.clip(low, high), Ts).max(axis=1)
 
     while True:
         for least in (1, 10, 100):
             Ts = np.unique(np.geomspace(min(least, longest), longest, 12).astype(int))
-            start = hunt.rng.uniform(low, high, (members, len(low)))
+            start = session.rng.uniform(low, high, (members, len(low)))
             start[: len(known), : 2 + 2 * P] = known
-            found = differential(value, low, high, start, generations, hunt.rng, args=(Ts,))
-            T = Ts[[run_genes(hunt, found.x[None], Ts)[0].argmax()]]
+            found = differential(value, low, high, start, generations, session.rng, args=(Ts,))
+            T = Ts[[run_genes(session, found.x[None], Ts)[0].argmax()]]
             optimize.minimize(
                 lambda x, T=T: float(value(x[:, None], T)[0]), found.x, method="Nelder-Mead", options={"maxfev": 300}
             )
 
 
-def run_genes(hunt: Hunt, genes: np.ndarray, Ts: np.ndarray) -> np.ndarray:
-    """Regret/bound (n, len(Ts)) for genes (n, 2 + 2P + 3), -1 where an assumption fails; the best is offered to the hunt."""
+def run_genes(session: Session, genes: np.ndarray, Ts: np.ndarray) -> np.ndarray:
+    """Regret/bound (n, len(Ts)) for genes (n, 2 + 2P + 3), -1 where an assumption fails; the best is offered to the session."""
     first, cycle = genes[:, :2], genes[:, 2:-3].reshape(len(genes), -1, 2)
     eta, star, beta = np.exp(genes[:, -3]), comparator(cycle, genes[:, -2]), genes[:, -1]
-    h = population.replay(hunt.target.recipe, population.table(first, cycle, int(Ts[-1])), beta, hunt.tick)
-    found = np.nan_to_num(hunt.measure(h, eta, star, Ts), nan=-1.0, neginf=-1.0)
+    h = batched_runs.replay(session.target.recipe, batched_runs.table(first, cycle, int(Ts[-1])), beta, session.tick)
+    found = np.nan_to_num(session.measure(h, eta, star, Ts), nan=-1.0, neginf=-1.0)
     i, at = np.unravel_index(found.argmax(), found.shape)
-    if found[i, at] > hunt.ratio:
+    if found[i, at] > session.ratio:
         ratio, T = float(found[i, at]), int(Ts[at])
-        hunt.offer(Candidate(first[i], cycle[i], star[i], float(eta[i]), float(beta[i]), T, ratio))
+        session.offer(Candidate(first[i], cycle[i], star[i], float(eta[i]), float(beta[i]), T, ratio))
     return found

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from theory_checks.proofs import native, scalar
-from theory_checks.proofs.scalar import Rule
+from theory_checks.proofs import compiled, recursion
+from theory_checks.proofs.recursion import Rule
 
 
 @pytest.fixture(autouse=True)
 def _always(monkeypatch):
-    monkeypatch.setattr(native, "FEW", 0)
+    monkeypatch.setattr(compiled, "FEW", 0)
 
 
 ROWS = np.random.default_rng(3).standard_normal((8, 3))
@@ -27,36 +27,36 @@ def bowl(theta, row, kind):
     return [a * x / kind.sqrt(1 + x * x) - 2.0 * top for a, x in zip(row, theta, strict=True)]
 
 
-@pytest.mark.parametrize("gradient", [native.linear, bowl])
+@pytest.mark.parametrize("gradient", [compiled.linear, bowl])
 @pytest.mark.parametrize("name", RULES)
 def test_bits_of_the_recursion(name, gradient):
     def oracle(t, theta):
-        return gradient(theta, ROWS[0 if t == 1 else 1 + (t - 2) % 7].tolist(), scalar.Floats)
+        return gradient(theta, ROWS[0 if t == 1 else 1 + (t - 2) % 7].tolist(), recursion.Floats)
 
-    found = native.run(RULES[name], gradient, ROWS, [0.1, -0.2, 0.3], 300, eta=0.3)
-    steps = list(scalar.walk(RULES[name], oracle, [0.1, -0.2, 0.3], 300, eta=0.3))[:300]
+    found = compiled.run(RULES[name], gradient, ROWS, [0.1, -0.2, 0.3], 300, eta=0.3)
+    steps = list(recursion.walk(RULES[name], oracle, [0.1, -0.2, 0.3], 300, eta=0.3))[:300]
     for quantity in ("theta", "g", "D"):
         np.testing.assert_array_equal(getattr(found, quantity), [getattr(s, quantity) for s in steps])
-    blind = name == "same batch" and gradient is native.linear
+    blind = name == "same batch" and gradient is compiled.linear
     assert (np.ptp(found.D) > 0.01) != blind  # the secant rule counts
 
 
 def test_without_a_compiler(monkeypatch):
-    run = [RULES["apollo"], native.linear, ROWS, [0.0] * 3, 40]
-    expected = native.run(*run, eta=0.3)
+    run = [RULES["apollo"], compiled.linear, ROWS, [0.0] * 3, 40]
+    expected = compiled.run(*run, eta=0.3)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    for a, b in zip(native.run(*run, eta=0.3), expected, strict=True):
+    for a, b in zip(compiled.run(*run, eta=0.3), expected, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_one_step():
-    (theta,), (g,), (D,) = native.run(Rule(), native.linear, ROWS, [0.0] * 3, 1, eta=0.3)
+    (theta,), (g,), (D,) = compiled.run(Rule(), compiled.linear, ROWS, [0.0] * 3, 1, eta=0.3)
     np.testing.assert_array_equal([theta, g, D], [[0.0] * 3, ROWS[0], [1.0] * 3])
 
 
 def test_a_compiler_that_fails_is_quoted(monkeypatch):
     with pytest.raises(RuntimeError, match="-ffp-contract=off"):
-        native.compiled("this is no program")
+        compiled.build("this is no program")
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch):
 )
 def test_errors(data, T, says):
     with pytest.raises(ValueError, match=says):
-        native.run(Rule(), native.linear, data, [0.0] * 3, T, eta=0.3)
+        compiled.run(Rule(), compiled.linear, data, [0.0] * 3, T, eta=0.3)

@@ -1,7 +1,7 @@
-"""Runs of a million steps in a fraction of a second: `theory_checks.proofs.scalar.Recursion` as a compiled loop.
+"""Runs of a million steps in a fraction of a second: `theory_checks.proofs.recursion.Recursion` as a compiled loop.
 
 No equation is written here.  One step of the recursion is run on symbols, which note down each operation as a line of C;
-products are not fused into sums, so the numbers are those of `scalar.walk` in floats, bit for bit.
+products are not fused into sums, so the numbers are those of `recursion.walk` in floats, bit for bit.
 Without a C++ compiler (`$CXX`, else c++) the steps are made in Python: the same numbers, four hundred times slower.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from theory_checks.proofs.scalar import Arithmetic, Floats, Recursion, Rule, State, Vector
+from theory_checks.proofs.recursion import Arithmetic, Floats, Recursion, Rule, State, Vector
 
 # (θ, numbers of this step's loss, arithmetic) -> ∇f_t(θ)
 Gradient = Callable[[Vector, Vector, Any], Vector]
@@ -63,7 +63,7 @@ def run(rule: Rule, gradient: Gradient, data: Any, start: Sequence[float], T: in
 
     state = one(1, recursion.begin(start))
     wanted = T > FEW and _compiler() is not None
-    loop = compiled(_source(rule, gradient, len(start), rows.shape[1], eta)) if wanted else None
+    loop = build(_source(rule, gradient, len(start), rows.shape[1], eta)) if wanted else None
     if loop is None:
         for t in range(2, T + 1):
             state = one(t, state)
@@ -163,7 +163,7 @@ def _compiler() -> str | None:
 
 
 @functools.lru_cache(maxsize=64)
-def compiled(source: str) -> Any:
+def build(source: str) -> Any:
     """The function of a source.  Raises RuntimeError with the compiler's words where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         text, library = Path(folder, "run.cpp"), Path(folder, "run.so")

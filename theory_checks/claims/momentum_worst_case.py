@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from theory_checks.claims import regret
+from theory_checks.claims import regret_bounds
 
 
 def worst_case(n: int, eta: float = 0.5, M: float = 1.0, D: float = 1.0, beta: float = 0.0) -> float:
@@ -44,5 +44,5 @@ def bounds(n: int, eta: float = 0.5, M: float = 1.0, D: float = 1.0, beta: float
     """Theorem 2 and the repaired bounds 1 and 3 with D_t = 1, constant β, one dimension."""
     squares = sum(beta**2 * math.sqrt(t) / eta for t in range(1, n + 1))
     numbers = {"T": n, "trace": 1.0, "G": M, "diameter": D, "radius": D, "sigma": 1.0, "eta": eta}
-    found = regret.terms(**numbers, beta=beta, betas=beta * n, squares=squares)
-    return {name: float(sum(found[name].values())) for name in (regret.STATED, "repaired 1", "repaired 3")}
+    found = regret_bounds.terms(**numbers, beta=beta, betas=beta * n, squares=squares)
+    return {name: float(sum(found[name].values())) for name in (regret_bounds.STATED, "repaired 1", "repaired 3")}

@@ -10,7 +10,7 @@ import torch
 from sandbox.blocks import EMA
 from sandbox.schedules import InverseSquareRoot
 from theory_checks import problems, record
-from theory_checks.claims import frozen, regret
+from theory_checks.claims import momentum_worst_case, regret
 from theory_checks.proofs import counterexamples
 
 
@@ -21,10 +21,10 @@ def test_worst_case_lies_below_the_bounds(n, worst, stated):
     pytest.importorskip("PEPit", reason="the extra `theory` is not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = frozen.worst_case(n)
+        found = momentum_worst_case.worst_case(n)
     assert found == pytest.approx(worst, abs=6e-5)
-    assert frozen.bounds(n)["Theorem 2 as stated"] == pytest.approx(stated, abs=6e-5)
-    assert all(found < bound for bound in frozen.bounds(n).values())
+    assert momentum_worst_case.bounds(n)["Theorem 2 as stated"] == pytest.approx(stated, abs=6e-5)
+    assert all(found < bound for bound in momentum_worst_case.bounds(n).values())
 
 
 @pytest.mark.slow
@@ -34,8 +34,8 @@ def test_with_momentum_too(beta):
     pytest.importorskip("PEPit", reason="the extra `theory` is not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = frozen.worst_case(4, beta=beta)
-    assert all(found < bound for bound in frozen.bounds(4, beta=beta).values())
+        found = momentum_worst_case.worst_case(4, beta=beta)
+    assert all(found < bound for bound in momentum_worst_case.bounds(4, beta=beta).values())
     played = []
     for signs in itertools.product((-1.0, 1.0), repeat=4):
         for start in (0.0, 0.5, 1.0):
@@ -57,7 +57,7 @@ def test_frozen_apollo_is_gradient_descent_and_its_bounds_are_these():
     assert (run.D == 1).all()
     report = regret.check(run, points=3)
     facts = report.facts
-    stated = frozen.bounds(6, M=facts["G"], D=facts["diameter"])["Theorem 2 as stated"]
-    repaired = frozen.bounds(6, M=facts["G"], D=facts["radius"])["repaired 1"]
+    stated = momentum_worst_case.bounds(6, M=facts["G"], D=facts["diameter"])["Theorem 2 as stated"]
+    repaired = momentum_worst_case.bounds(6, M=facts["G"], D=facts["radius"])["repaired 1"]
     assert report.bound("Theorem 2 as stated").value == pytest.approx(stated, rel=1e-12)
     assert report.bound("repaired 1").value == pytest.approx(repaired, rel=1e-12)

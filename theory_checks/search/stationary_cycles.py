@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from theory_checks.proofs import counterexamples
-from theory_checks.search.evolution import differential
+from theory_checks.search.differential_evolution import differential
 
 CLOSED = 1e-12  # Σ of squared residuals of a closed cycle
 STABLE = 0.95  # the largest spectral radius of a cycle that attracts: rounding must not drive the run off it

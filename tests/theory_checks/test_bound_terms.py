@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from tests.theory_checks.test_random_problems import RANDOM, random_run
 from theory_checks import problems
-from theory_checks.claims import regret, slack
+from theory_checks.claims import regret, regret_bounds
 from theory_checks.proofs import counterexamples
 
 
@@ -23,7 +23,7 @@ def test_parts_add_up_to_the_linearised_regret(seed, d, T, sigma, kind):
     before = np.vstack([np.zeros_like(run.m[:1]), run.m[:-1]])
     linear = float((run.g * a).sum())
     size = (run.D / eta * (1 + a**2)).sum() / (1 - run.beta.max())
-    total = {name: sum(parts.values()) for name, parts in slack.measured(run, star).items()}
+    total = {name: sum(parts.values()) for name, parts in regret_bounds.amounts_used(run, star).items()}
     dropped = {
         "repaired 1": 0.0,
         "repaired 2": ((eta**0.5 * (run.g - before) - beta / eta**0.5 * a) ** 2 / 2).sum(),

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import variants
-from sandbox.blocks import EMA, AbsoluteFloor, Decoupled, Monotone, NoAveraging, Stable
+from sandbox.blocks import EMA, AbsoluteFloor, Decoupled, Monotone, NoAveraging, SameBatch, Sign, Stable
 from sandbox.schedules import InverseSquareRoot
 from theory_checks import problems, record
-from theory_checks.proofs import counterexamples, scalar
+from theory_checks.proofs import counterexamples, recursion
 
 ROWS = np.random.default_rng(3).standard_normal((8, 3))
 
@@ -43,7 +43,7 @@ def test_equals_the_recipe(name, box):
     """Forty steps in three dimensions, to rounding: 1e-10 of a run that no cycle has drawn apart yet."""
     run = record(RECIPES[name], online(box), 40, lr=InverseSquareRoot(first=0.3))
     assert (run.D.min() < run.D).any()  # the secant rule counts
-    steps = list(scalar.walk(scalar.Rule.of(run.recipe), scalar.linear(ROWS), [0.0] * 3, 40, eta=0.3))
+    steps = list(recursion.walk(recursion.Rule.of(run.recipe), recursion.linear(ROWS), [0.0] * 3, 40, eta=0.3))
     np.testing.assert_allclose([s.theta for s in steps], run.theta, rtol=0, atol=1e-10)
     np.testing.assert_allclose([s.D for s in steps[:-1]], run.D, rtol=1e-10)
     np.testing.assert_allclose([s.B for s in steps[:-1]], run.B, rtol=1e-8, atol=1e-10)
@@ -52,13 +52,13 @@ def test_equals_the_recipe(name, box):
 def test_same_batch_pairs_see_the_curvature_of_one_loss():
     """One dimension, f_t = ½h_t θ²: B_{t+1} = η h_{t+1} exactly, whatever the losses before were."""
     h = [2.0, 3.0, 5.0, 7.0, 11.0]
-    rule = scalar.Rule(sigma=100.0, same_batch=True)
-    steps = list(scalar.walk(rule, lambda t, x: [h[t - 1] * x[0]], [1.0], 5, eta=0.5, decreasing=False))
+    rule = recursion.Rule(sigma=100.0, same_batch=True)
+    steps = list(recursion.walk(rule, lambda t, x: [h[t - 1] * x[0]], [1.0], 5, eta=0.5, decreasing=False))
     assert [s.B[0] for s in steps[1:5]] == pytest.approx([0.5 * x for x in h[1:]], rel=1e-12)
 
 
 def test_same_batch_pairs_do_not_see_linear_losses():
-    steps = list(scalar.walk(scalar.Rule(same_batch=True), scalar.linear(ROWS), [0.0] * 3, 50, eta=0.3))
+    steps = list(recursion.walk(recursion.Rule(same_batch=True), recursion.linear(ROWS), [0.0] * 3, 50, eta=0.3))
     assert all(s.D == [1.0, 1.0, 1.0] for s in steps)
 
 
@@ -67,18 +67,20 @@ def test_same_batch_pairs_do_not_see_linear_losses():
     [
         ({"decay": Stable(weight_decay=0.1)}, "Stable"),
         ({"scope": "coordinate"}, "scope coordinate"),
+        ({"solve": Sign()}, "Sign"),
+        ({"pairs": SameBatch()}, "SameBatch"),
     ],
 )
 def test_blocks_that_are_not_written(changes, named):
     with pytest.raises(ValueError, match=f"cannot be run number by number: {named}"):
-        scalar.Rule.of(variants.get("apollo").replace(**changes))
-    assert scalar.Rule.of(variants.get("apollo").replace(decay=Decoupled(weight_decay=0.1))).gamma == 0.1
-    assert scalar.Rule.of(variants.get("apollo").replace(averaging=NoAveraging())).beta_averaging == 0
+        recursion.Rule.of(variants.get("apollo").replace(**changes))
+    assert recursion.Rule.of(variants.get("apollo").replace(decay=Decoupled(weight_decay=0.1))).gamma == 0.1
+    assert recursion.Rule.of(variants.get("apollo").replace(averaging=NoAveraging())).beta_averaging == 0
 
 
 def test_balls_hold_the_exact_result():
     """Four steps of Apollo, β = ½, σ = 1, constant η = ¼, on dyadic gradients, in rationals."""
-    balls = pytest.importorskip("theory_checks.proofs.balls")
+    ball_arithmetic = pytest.importorskip("theory_checks.proofs.ball_arithmetic")
     pytest.importorskip("flint", reason="the extra `theory` is not installed")
     rows = [[1.0, -0.5], [-2.0, 0.25], [0.75, 1.5]]
 
@@ -95,10 +97,10 @@ def test_balls_hold_the_exact_result():
             raise AssertionError("no root is needed here")
 
     options = {"eta": 0.25, "decreasing": False}
-    rule = scalar.Rule(beta=0.5)
-    exact = list(scalar.walk(rule, scalar.linear(rows, Rationals()), [0.0, 0.0], 6, kind=Rationals(), **options))
-    with balls.precision(100) as kind:
-        found = list(scalar.walk(rule, scalar.linear(rows, kind), [0.0, 0.0], 6, kind=kind, **options))
+    rule = recursion.Rule(beta=0.5)
+    exact = list(recursion.walk(rule, recursion.linear(rows, Rationals()), [0.0, 0.0], 6, kind=Rationals(), **options))
+    with ball_arithmetic.precision(100) as kind:
+        found = list(recursion.walk(rule, recursion.linear(rows, kind), [0.0, 0.0], 6, kind=kind, **options))
         assert any(abs(s.B[0]) > 1 for s in exact)
         from flint import arb, fmpq
 
@@ -110,5 +112,5 @@ def test_balls_hold_the_exact_result():
 
 
 def test_the_moment_is_the_recipes():
-    rule = scalar.Rule.of(variants.get("apollo").replace(moment=EMA(beta=0.25)))
+    rule = recursion.Rule.of(variants.get("apollo").replace(moment=EMA(beta=0.25)))
     assert (rule.beta, rule.correct) == (0.25, True)

@@ -13,6 +13,7 @@ MINE = """
 import torch
 from sandbox import tasks
 from sandbox.blocks import EMA, AbsoluteFloor, Monotone
+from sandbox.recipe import Recipe
 from theory_checks import problems
 import variants
 
@@ -21,6 +22,10 @@ problem = problems.from_losses(lambda t, x: (rows[t % 50] @ x - 1).square(), sta
 bumpy = problems.from_losses(lambda t, x: x.cos().sum(), start=[0.5], name="bumpy")
 recipe = variants.get("monotone").with_hyperparameters({"rectifier.inner.sigma": 1.0, "moment.beta": 0.1})
 number = 3
+left = problems.from_losses(lambda t, x: (x - 1).square().sum(), start=[0.0])
+right = problems.from_losses(lambda t, x: (x + 2).square().sum(), start=[0.0])
+plain = Recipe(rectifier=AbsoluteFloor(sigma=1.0))
+number_loss = problems.from_losses(lambda t, x: 1.0, start=[0.0])
 
 
 def task():
@@ -50,6 +55,19 @@ def test_a_problem_and_a_recipe(folder, capsys):
     assert json.loads((folder / "results/check/regret-monotone-mine.json").read_text())["measured"] > 0
 
 
+def test_problems_and_recipes_without_a_name_have_files_of_their_own(folder, capsys):
+    for problem in ("left", "right"):
+        assert check(f"mine.py:{problem}", "--recipe", "mine.py:plain") == 0
+        assert f"regret of mine.py:plain on mine.py:{problem}, T = 20" in capsys.readouterr().out
+    titles = [json.loads(path.read_text())["title"] for path in (folder / "results/check").glob("*.json")]
+    assert sorted(titles) == [f"regret of mine.py:plain on mine.py:{problem}, T = 20" for problem in ("left", "right")]
+
+
+def test_a_coupling_that_ends_in_nan_does_not_pass(capsys):
+    """Rates a million times too large: no θ is equal to another one that is not a number."""
+    assert cli.main(["check", "coupling", "--problem", "mine.py:problem", "--steps", "200", "--eta", "1e6"]) == 1
+
+
 def test_what_is_not_convex_is_said(capsys):
     assert check("mine.py:bumpy", "--eta", "0.3", "--recipe", "monotone") == 0
     out = capsys.readouterr().out
@@ -71,6 +89,7 @@ def test_a_task(capsys):
         ("mine.py:number", "a problem is a theory_checks Problem"),
         ("no_such_module:x", "cannot import 'no_such_module:x': ModuleNotFoundError"),
         ("cycles", "unknown problem 'cycles'; did you mean 'cycle'"),
+        ("mine.py:number_loss", "loss(t, θ) must return a 0-d float64 tensor, and loss(1, θ) is a float"),
     ],
 )
 def test_bad_names(problem, says, capsys):

@@ -16,7 +16,7 @@ from theory_checks import problems
 from theory_checks.claims import regret
 from theory_checks.record import record
 from theory_checks.report import Report
-from theory_checks.search import population
+from theory_checks.search import batched_runs
 
 KEPT = 8  # candidates kept for the check at the end
 
@@ -72,7 +72,7 @@ class Over(Exception):
 
 
 @dataclasses.dataclass
-class Hunt:
+class Session:
     """What a search may use, and what it has: the best candidates, best first; the largest ratio over time and at each T."""
 
     target: Target
@@ -109,9 +109,9 @@ class Hunt:
         if gone > self.seconds or self.ratio > self.stop_at:
             raise Over
 
-    def measure(self, h: population.History, eta: np.ndarray, star: np.ndarray, Ts: np.ndarray) -> np.ndarray:
-        """`population.ratios` for the statement under attack, (N, len(Ts))."""
-        found = population.ratios(h, eta, star, self.target.bounds, self.target.coordinatewise, Ts)
+    def measure(self, h: batched_runs.History, eta: np.ndarray, star: np.ndarray, Ts: np.ndarray) -> np.ndarray:
+        """`batched_runs.ratios` for the statement under attack, (N, len(Ts))."""
+        found = batched_runs.ratios(h, eta, star, self.target.bounds, self.target.coordinatewise, Ts)
         self.evaluated += len(found)
         for T, ratio in zip(Ts, found.max(axis=0), strict=True):
             self.at_T[int(T)] = max(float(ratio), self.at_T.get(int(T), -math.inf))

@@ -14,7 +14,7 @@ import torch
 
 from sandbox import ensemble
 from sandbox.recipe import Recipe
-from theory_checks.claims import premises, regret
+from theory_checks.claims import premises, regret_bounds
 from theory_checks.record import observe
 
 DIRECTIONS = 45  # a diameter is the largest width over these: at most 0.061 % too small
@@ -86,7 +86,7 @@ def ratios(
     grown = grown if coordinatewise else grown.sum(-1, keepdims=True)
     # the first step has nothing to grow from
     holds = np.concatenate([np.ones((len(eta), 1), dtype=bool), grown.min(-1) >= 0], axis=1)
-    if regret.STATED in bounds:
+    if regret_bounds.STATED in bounds:
         holds &= h.D.min(-1) >= 1
     holds = np.logical_and.accumulate(holds, axis=1)[:, at]
     total = h.g.cumsum(axis=1)[:, at]
@@ -95,7 +95,7 @@ def ratios(
         inside = np.einsum("nd,nsd->ns", total[:, k], a[:, :T]).min(axis=1)
         holds[:, k] &= inside >= -1e-7 * np.linalg.norm(total[:, k], axis=1)
     beta = h.beta[:, None]
-    values = regret.terms(
+    values = regret_bounds.terms(
         T=np.asarray(Ts),
         trace=h.D[:, at].sum(-1),
         G=_so_far(np.linalg.norm(h.g, axis=-1))[:, at],

@@ -1,4 +1,4 @@
-"""Apollo on one tensor, number by number: floats for runs of a million steps, balls (`theory_checks.proofs.balls`) for proofs.
+"""Apollo on one tensor, number by number: floats for a million steps, balls (`ball_arithmetic`) for proofs.
 
 Written from the equations and not from the blocks, so that a certificate does not rest on the code it is about; the tests
 hold it to the recipe's pure update.  A number is anything with + - * / and abs; what else is needed comes from an
@@ -100,6 +100,8 @@ class Rule:
             (projection, Box | NoProjection),
         ]
         wrong = [type(b).__name__ for b, kind in kinds if not isinstance(b, kind) or isinstance(b, Stable)]
+        others = {"pairs": recipe.pairs, "basis": recipe.basis, "solve": recipe.solve}
+        wrong += [type(b).__name__ for slot, b in others.items() if b != getattr(Recipe(), slot)]
         wrong += [type(b).__name__ for b in recipe.gradient]
         wrong += [f"scope {recipe.scope}"] * (recipe.scope not in ("parameter", "global"))
         if isinstance(curvature, WeakSecant) and (curvature.damping or not curvature.stepsize_correction):
