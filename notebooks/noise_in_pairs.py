@@ -53,7 +53,7 @@ def run(task: tasks.Task, recipe: sandbox.Recipe, seed: int, at: list[int], rows
         optimizer.step(closure)
         if step in at:
             here = {name: p.detach() for name, p in params.items()}
-            truth = curvature.diagonal(loss, here, some, "hutchinson", probes=vectors, seed=seed, progress=False).values
+            truth = curvature.diagonal(loss, here, some, "hutchinson", num_vectors=vectors, seed=seed, progress=False).values
             h = torch.cat([truth[name].flatten() for name in params])
             B = torch.cat([optimizer.state[p]["curvature.B"].flatten() for p in params.values()])
             view = View.__new__(View)

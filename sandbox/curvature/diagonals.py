@@ -1,8 +1,9 @@
-"""diag H by any method, in the form of the parameters."""
+"""Computes diag H by any method, as a tree of the parameters."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -23,22 +24,23 @@ class Diagonal:
 
     values: H_jj, or an unbiased estimate of it, in units of loss per squared unit of the parameter.
     standard_error: one standard deviation of each estimate, itself estimated from the spread of the samples, a tree as
-    values; None where nothing is estimated.  method: one of METHODS.  probes: random vectors drawn, 0 for the exact one.
+    values; None where nothing is estimated.  method: one of METHODS.  num_vectors: random vectors drawn, 0 for the exact one.
     """
 
     values: Any
     standard_error: Any | None
     method: str
-    probes: int
+    num_vectors: int
 
 
 def diagonal(
     loss: Loss,
-    params: Any,
+    model: Any,
     batch: Any,
     method: str = "exact",
     *,
-    probes: int = 100,
+    parameters: Iterable[Tensor] | None = None,
+    num_vectors: int = 100,
     distribution: str = "rademacher",
     repeats: int = 10,
     seed: int = 0,
@@ -46,33 +48,35 @@ def diagonal(
     chunk: int | None = None,
     progress: bool = True,
 ) -> Diagonal:
-    """The diagonal of the Hessian of the (mean) loss at params.
+    """Computes the diagonal of the Hessian of the (mean) loss.
 
-    method: "exact", a product for every parameter; "hutchinson", the mean of z ⊙ H z over `probes` random z of a
+    loss, model, batch, parameters: as for `Hessian`.
+    method: "exact", a product for every parameter; "hutchinson", the mean of z ⊙ H z over `num_vectors` random z of a
     `distribution` ("rademacher" or "gaussian"); "curvlinops-hutchinson" and "curvlinops-xdiag", the estimators of the extra
     `curvature`, with their error from `repeats` independent estimates that share the products evenly (for "xdiag", which
-    spends half of them on random z and half on a basis that these span, `probes` counts products, as all do).
+    spends half of them on random z and half on a basis that these span, `num_vectors` counts products, as all do).
     memory: bytes for tensors at once, which sets how many vectors go at a time, default 64 MiB or what one product takes;
-    chunk: that number itself; our own methods alone have both.  progress: a bar, on a terminal.
+    chunk: that number itself; for the first two methods.  progress: a bar, on a terminal.
     Raises ValueError, naming the argument, for one out of its range; what `Hessian` raises; ImportError without the extra.
     """
     if method not in METHODS:
         raise ValueError(suggest.unknown("method", method, METHODS))
     if chunk is not None:
         budget.whole("chunk", chunk)
-    H = Hessian(loss, params, batch)
+    H = Hessian(loss, model, batch, parameters=parameters)
     error: Tensor | None = None
     if method == "exact":
         values = exact(H, memory=memory, chunk=chunk, progress=progress)
     elif method == "hutchinson":
-        own: dict[str, Any] = {"memory": memory, "chunk": chunk, "progress": progress}
-        values, error = hutchinson(H, probes=probes, distribution=distribution, seed=seed, **own)
+        values, error = hutchinson(
+            H, num_vectors, distribution=distribution, seed=seed, memory=memory, chunk=chunk, progress=progress
+        )
     else:
         from sandbox.curvature import through_curvlinops
 
         estimator = method.removeprefix("curvlinops-")
         values, error = through_curvlinops.diagonal(
-            H, estimator, probes=probes, repeats=repeats, distribution=distribution, seed=seed
+            H, estimator, num_vectors, repeats=repeats, distribution=distribution, seed=seed
         )
-    spread = None if error is None else H.of.unflatten(error)
-    return Diagonal(H.of.unflatten(values), spread, method, 0 if method == "exact" else probes)
+    spread = None if error is None else H.function.unflatten(error)
+    return Diagonal(H.function.unflatten(values), spread, method, 0 if method == "exact" else num_vectors)

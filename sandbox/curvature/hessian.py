@@ -1,4 +1,4 @@
-"""Hessian-vector products for second-order blocks, through torch.autograd.grad and never backward(create_graph=True)."""
+"""Computes Hessian-vector products of a closure's loss, by torch.autograd.grad and never by backward(create_graph=True)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from sandbox.curvature import checks
 from sandbox.distributed.shards import check_whole
 
 HOW = (
@@ -19,28 +20,30 @@ HOW = (
 
 
 def key(seed: int, draw: int) -> int:
-    """32 bits that belong to a seed and the number of a draw (from 0), so that a run resumes by its count alone."""
+    """Returns 32 bits that belong to a seed and the number of a draw (from 0), so that a run resumes by its count alone."""
     digest = hashlib.blake2b(f"{seed}/{draw}".encode(), digest_size=4).digest()  # torch's generator takes 32 bits of a seed
     return int.from_bytes(digest, "little")
 
 
 def generator(seed: int, draw: int) -> torch.Generator:
-    """The generator of a draw."""
+    """Returns the generator of a draw."""
     return torch.Generator(device="cpu").manual_seed(key(seed, draw))
 
 
 def rademacher(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """±1 with equal odds, of the shape and dtype of `like`; drawn on the generator's device (CPU by default)."""
+    """Returns ±1 with equal odds, of the shape and dtype of `like`; drawn on the generator's device (CPU by default)."""
     device = generator.device if generator is not None else torch.device("cpu")
     bits = torch.randint(0, 2, like.shape, generator=generator, device=device)
     return (2 * bits - 1).to(like.device, like.dtype)
 
 
 def gradients(loss: Tensor, params: Sequence[Tensor], *, create_graph: bool = True) -> list[Tensor | None]:
-    """∇loss (0-d) at `params`, to be differentiated again; None where the loss does not depend on a parameter.
+    """Returns ∇loss (0-d) at `params`, to be differentiated again; None where the loss does not depend on a parameter.
 
-    Raises RuntimeError, saying what the closure must do, where `loss` has no graph any more; TypeError for DTensors, on which
-    the loss does not depend by way of autograd: fully_shard puts gathered tensors in their place.
+    Raises RuntimeError, saying what the closure must do, where `loss` has no graph any more, and where products with the
+    Hessian would silently lack a part, that of a custom function without second derivatives or of a reentrant checkpoint;
+    TypeError for DTensors, on which the loss does not depend by way of autograd: fully_shard puts gathered tensors in their
+    place.
     """
     check_whole(params, "a Hessian-vector product")
     if not isinstance(loss, Tensor) or loss.grad_fn is None:
@@ -48,18 +51,27 @@ def gradients(loss: Tensor, params: Sequence[Tensor], *, create_graph: bool = Tr
             f"the closure returned {'a loss without a graph' if isinstance(loss, Tensor) else repr(loss)}: {HOW}"
         )
     try:
-        with torch.enable_grad():
-            return list(torch.autograd.grad(loss, params, create_graph=create_graph, allow_unused=True))
+        if not create_graph:
+            return list(torch.autograd.grad(loss, params, allow_unused=True))
+        nodes = checks.custom_functions(loss)
+        grads = checks.gradients(loss, params, nodes)
     except RuntimeError as error:
         if "second time" in str(error):
             raise RuntimeError(f"the closure has already called backward(): {HOW}") from error
         raise
+    unreached = [p for p, g in zip(params, grads, strict=True) if g is None]
+    if nodes and unreached and (hidden := checks.hidden(loss, unreached)):
+        raise RuntimeError(
+            f"backward() reaches a parameter of shape {tuple(hidden[0].shape)} and torch.autograd.grad does not: a custom "
+            "autograd.Function hides it, as torch.utils.checkpoint with use_reentrant=True does (take use_reentrant=False)"
+        )
+    return grads
 
 
 def product(
     grads: Sequence[Tensor | None], params: Sequence[Tensor], v: Sequence[Tensor], *, keep: bool = False
 ) -> list[Tensor | None]:
-    """Hv from `gradients`; None where the loss does not depend on a parameter.  keep: the graph, for another product."""
+    """Returns Hv from `gradients`; None where the loss does not depend on a parameter.  keep: whether the graph stays."""
     # Hv = ∇(gᵀv), from the gradients that depend on the parameters at all
     live = [i for i, g in enumerate(grads) if g is not None and g.requires_grad]
     products: list[Tensor | None] = [None if g is None else torch.zeros_like(g) for g in grads]
@@ -76,10 +88,25 @@ def product(
     return products
 
 
+def check_symmetry(grads: Sequence[Tensor | None], params: Sequence[Tensor]) -> None:
+    """Raises RuntimeError where products with the Hessian, from `gradients`, are not those of a symmetric matrix.
+
+    Takes three products, and leaves the graph for more.
+    """
+    draws = torch.Generator().manual_seed(0)
+    u, v = ([rademacher(p, draws) for p in params] for _ in range(2))
+    products = [product(grads, params, w, keep=True) for w in (u, v, [a + b for a, b in zip(u, v, strict=True)])]
+    reached = [i for i, x in enumerate(products[0]) if x is not None]
+    if reached:
+        rows = [torch.cat([cast(Tensor, x[i]).reshape(-1) for i in reached]) for x in (u, v, *products)]
+        if asymmetry := checks.asymmetry(rows[0], rows[1], rows[2:]):
+            raise RuntimeError(f"the closure's loss has no right Hessian-vector products: {asymmetry}")
+
+
 def hutchinson(
     loss: Tensor, params: Sequence[Tensor], generator: torch.Generator | None = None
 ) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
-    """Gradients, probes z and products Hz of `loss` (0-d) at `params`; None where the loss does not depend on a parameter.
+    """Returns gradients, random z and products Hz of `loss` (0-d) at `params`; None where it does not depend on a parameter.
 
     z ⊙ Hz estimates the Hessian's diagonal without bias (Hutchinson; Bekas, Kokiopoulou & Saad 2007).
     Raises RuntimeError, saying what the closure must do, where `loss` has no graph any more.

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
+from sandbox.curvature import checks
 from sandbox.distributed.shards import check_whole
+from sandbox.utils import generators
+from sandbox.utils.frame import Frame
 
 Loss = Callable[[Any, Any], Tensor]
 
 
 def size(batch: Any) -> int:
-    """Rows of a batch: the length of its first tensor that has an axis; 1 where it has none."""
+    """Returns the rows of a batch: the length of its first tensor that has an axis; 1 where it has none."""
     return next((x.shape[0] for x in pytree.tree_leaves(batch) if isinstance(x, Tensor) and x.ndim), 1)
 
 
-def several(batch: Any) -> list[Any]:
-    """The batches that are meant: a list of tensors is one batch [X, y], as a DataLoader gives it; any other list is several.
+def split_batches(batch: Any) -> list[Any]:
+    """Returns the batches: a list of tensors is one batch [X, y], as a DataLoader gives it; any other list is several.
 
-    Raises TypeError for what gives batches (take some of it as a list), and for a list that is neither: of tensors beside other
-    things, or of numbers, texts or arrays.
+    Raises TypeError for a source of batches (take some of it as a list), and for a list that is neither: tensors beside other
+    things, or numbers, texts or arrays.
     """
     if isinstance(batch, Iterator | DataLoader):
         raise TypeError(f"batch must be one batch or a list of batches, got {type(batch).__name__}; take some of it as a list")
@@ -43,48 +47,82 @@ def several(batch: Any) -> list[Any]:
     return batch
 
 
+def named_parameters(model: nn.Module, parameters: Iterable[Tensor] | None) -> dict[str, Tensor]:
+    """Returns the model's parameters by name: those in `parameters`, or all that require a gradient.
+
+    Raises ValueError where `parameters` has one that is not the model's.
+    """
+    everything = dict(model.named_parameters())
+    if parameters is None:
+        return {name: p for name, p in everything.items() if p.requires_grad}
+    wanted = {id(p) for p in parameters}
+    chosen = {name: p for name, p in everything.items() if id(p) in wanted}
+    if len(chosen) != len(wanted):
+        raise ValueError(f"parameters must be the model's own, got {len(wanted) - len(chosen)} that it does not have")
+    return chosen
+
+
 class MeanLoss:
     """The mean loss over batches, weighted by their sizes, as a function of the parameters' list of tensors.
 
+    Evaluations change neither the model nor the global random generators: the loss of a module sees copies of its buffers.
+
+    loss, model, batch, parameters: as for `Hessian`.
     leaves: the parameters, detached, in the order of the tree.  batches: pairs (w_b, batch_b), Σ w_b = 1.
-    batch: as `several` takes it.
-    Raises TypeError for parameters that are not all float32 or all float64 tensors on one device, for DTensors, and what
-    `several` raises; ValueError for a loss that is not a finite 0-d tensor, is random, or does not depend on the parameters.
+    Raises TypeError for parameters that are not all float32 or all float64 tensors on one device, for DTensors, for a loss that
+    cannot be called with this model, and what `split_batches` raises; ValueError for a loss that is not a finite 0-d tensor, is
+    random, or does not depend on the parameters.
     """
 
-    def __init__(self, loss: Loss, params: Any, batch: Any) -> None:
-        found, self.tree = pytree.tree_flatten(params)
-        check_whole(found, "curvature")
-        kinds = {f"{x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__ for x in found}
-        if len(kinds) != 1 or not isinstance(found[0], Tensor) or found[0].dtype not in (torch.float32, torch.float64):
+    def __init__(self, loss: Loss, model: Any, batch: Any, parameters: Iterable[Tensor] | None = None) -> None:
+        self.loss, self.frame = loss, Frame(model) if isinstance(model, nn.Module) else None
+        if parameters is not None and self.frame is None:
+            raise TypeError("parameters= chooses among those of a module; of a tree of tensors give the part itself")
+        params = model if self.frame is None else named_parameters(model, parameters)
+        tensors, self.tree = pytree.tree_flatten(params)
+        check_whole(tensors, "curvature")
+        kinds = {f"{x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__ for x in tensors}
+        if len(kinds) != 1 or not isinstance(tensors[0], Tensor) or tensors[0].dtype not in (torch.float32, torch.float64):
             raise TypeError(
-                "params must be a tree of tensors, all float32 or all float64 and on one device; "
+                "model must be a module, or params a tree of tensors, all float32 or all float64 and on one device; "
                 f"got {', '.join(sorted(kinds)) or 'an empty tree'}"
             )
-        many = several(batch)
-        total = sum(size(b) for b in many)
+        batches = split_batches(batch)
+        total = sum(size(b) for b in batches)
         if not total:
             raise ValueError("batch must have at least one row, got none")
-        self.loss = loss
-        self.leaves: list[Tensor] = [x.detach() for x in found]
-        self.batches = [(size(b) / total, b) for b in many]
+        self.leaves: list[Tensor] = [x.detach() for x in tensors]
+        self.batches = [(size(b) / total, b) for b in batches]
         self.sizes = [x.numel() for x in self.leaves]
         self.n, self.dtype, self.device = sum(self.sizes), self.leaves[0].dtype, self.leaves[0].device
-        self._check()
+        with generators.restored():
+            self._check()
 
     def at(self, leaves: list[Tensor], batch: Any) -> Tensor:
-        """loss(θ, batch), with θ given as a list of tensors."""
-        return self.loss(pytree.tree_unflatten(leaves, self.tree), batch)
+        """Returns loss(θ, batch), with θ given as a list of tensors."""
+        params = pytree.tree_unflatten(leaves, self.tree)
+        if self.frame is None:
+            return self.loss(params, batch)
+        copies = {name: buffer.clone() for name, buffer in self.frame.named_buffers()}
+        return functional_call(self.frame, copies | {f"model.{name}": p for name, p in params.items()}, (self.loss, batch))
 
     def value(self, leaves: list[Tensor]) -> Tensor:
-        """L(θ), 0-d."""
+        """Returns L(θ), 0-d."""
         return torch.stack([w * self.at(leaves, batch) for w, batch in self.batches]).sum()
 
     def _check(self) -> None:
         attached = [x.detach().requires_grad_() for x in self.leaves]
         batch = self.batches[0][1]
-        with torch.enable_grad():
-            first = self.at(attached, batch)
+        try:
+            with torch.enable_grad():
+                first = self.at(attached, batch)
+        except (TypeError, AttributeError, KeyError, IndexError) as error:
+            model = "a tree of tensors" if self.frame is None else f"the module, a {type(self.frame.model).__name__}"
+            raise TypeError(
+                f"loss is called as loss(model, batch), here with {model}, and failed: {type(error).__name__}: {error}. A loss "
+                "that calls its model needs the module in its place (curvature.diagonal(loss, module, batch)); a criterion of "
+                "outputs and labels needs a function around it (lambda model, batch: criterion(model(batch[0]), batch[1]))"
+            ) from error
         if not isinstance(first, Tensor) or first.ndim:
             got = f"one of shape {tuple(first.shape)}" if isinstance(first, Tensor) else repr(first)
             raise ValueError(f"loss must return a 0-d tensor, got {got}")
@@ -101,10 +139,26 @@ class MeanLoss:
                     "Put the module in eval mode"
                 )
 
+    def check_graph(self) -> None:
+        """Raises RuntimeError where the graph of the first batch's loss is cut, so that products would lack a part unseen."""
+        attached = [x.detach().requires_grad_() for x in self.leaves]
+        batch = self.batches[0][1]
+        with torch.enable_grad(), generators.restored():
+            value = self.at(attached, batch)
+            if nodes := checks.custom_functions(value):
+                for i, g in enumerate(checks.gradients(value, attached, nodes)):
+                    moved = [x + 0.01 * (1 + x.abs()) if i == j else x for j, x in enumerate(self.leaves)]
+                    if g is None and not torch.equal(self.at(moved, batch), value):
+                        raise RuntimeError(
+                            f"the loss depends on a parameter of shape {tuple(self.leaves[i].shape)} that its gradient does "
+                            "not reach: a custom autograd.Function hides it, as torch.utils.checkpoint with "
+                            "use_reentrant=True does (take use_reentrant=False)"
+                        )
+
     # -- between trees and rows of numbers -------------------------------------------------------------------------------
 
     def flatten(self, tree: Any, name: str) -> Tensor:
-        """A tree as params, [*shape] a leaf, as one vector [n].  Raises ValueError where it is of another form."""
+        """Returns a tree as params, [*shape] per leaf, as one vector [n].  Raises ValueError where it is of another form."""
         leaves, spec = pytree.tree_flatten(tree)
         shapes = [tuple(x.shape) for x in self.leaves]
         if spec != self.tree or [tuple(x.shape) for x in leaves if isinstance(x, Tensor)] != shapes:
@@ -112,10 +166,10 @@ class MeanLoss:
         return torch.cat([x.reshape(-1).to(self.device, self.dtype) for x in leaves])
 
     def split(self, V: Tensor) -> list[Tensor]:
-        """[…, n] as a list of […, *shape], a tensor a leaf."""
+        """Returns [..., n] as a list of [..., *shape], one tensor per leaf."""
         parts = V.split(self.sizes, -1)
         return [part.reshape(V.shape[:-1] + x.shape) for part, x in zip(parts, self.leaves, strict=True)]
 
     def unflatten(self, V: Tensor) -> Any:
-        """[…, n] as a tree of […, *shape]."""
+        """Returns [..., n] as a tree of [..., *shape]."""
         return pytree.tree_unflatten(self.split(V), self.tree)

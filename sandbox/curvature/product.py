@@ -1,23 +1,26 @@
-"""H v for H = ∇²L(θ): the gradient's derivative along v, many v at a time.
+"""Computes H v for H = ∇²L(θ), the gradient's derivative along v, for many v at a time.
 
     forward over reverse    H v = d/dε ∇L(θ + ε v) at ε = 0: one tangent through the gradient's program (torch.func.jvp)
     reverse over reverse    H v = ∇(vᵀ∇L(θ)): a second backward pass (torch.autograd.grad)
 
-The second serves operations without forward-mode derivatives, and functions that torch.func does not take.
+The second serves operations without forward-mode derivatives, functions that torch.func does not take, and those whose forward
+mode is not symmetric.
 Source: Pearlmutter, "Fast exact multiplication by the Hessian", Neural Computation 6(1), 1994.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
+from sandbox.curvature import checks
+from sandbox.curvature.hessian import rademacher
 from sandbox.curvature.mean_loss import Loss, MeanLoss
-from sandbox.utils import interrupts, suggest
+from sandbox.utils import generators, interrupts, suggest
 
 MODES = ("forward-over-reverse", "reverse-over-reverse", "reverse-over-reverse, one by one")
 
@@ -25,67 +28,81 @@ MODES = ("forward-over-reverse", "reverse-over-reverse", "reverse-over-reverse, 
 class Hessian:
     """The Hessian of a loss at a point, an n×n symmetric matrix known by its products.
 
-    loss: (params, batch) -> 0-d tensor, pure.  params: any tree of tensors, float32 or float64.
+    loss: (model, batch) -> 0-d tensor, a function of these alone.
+    model: a module, float32 or float64, in the mode (train or eval) that it is in; or any tree of tensors that the loss takes
+        in its place.  parameters: those of the module to differentiate in, by default all that require a gradient.
     batch: one batch, or a list of batches whose losses are averaged by size; a list of tensors, [X, y], is one batch.
-    mode: one of MODES; default the first that computes two products at this point.
+    mode: one of MODES; default the first that computes products of a symmetric matrix at this point.
     Vectors are rows of n numbers, the tree's tensors one after the other, each in row-major order.
     Raises what MeanLoss raises; ValueError for an unknown mode or products that are not finite; RuntimeError, with every
     mode's reason, where none works.
     """
 
-    def __init__(self, loss: Loss, params: Any, batch: Any, *, mode: str | None = None) -> None:
+    def __init__(
+        self,
+        loss: Loss,
+        model: Any,
+        batch: Any,
+        *,
+        parameters: Iterable[Tensor] | None = None,
+        mode: str | None = None,
+    ) -> None:
         if mode is not None and mode not in MODES:
             raise ValueError(suggest.unknown("mode", mode, MODES))
-        self.of = MeanLoss(loss, params, batch)
-        self.shape, self.dtype, self.device = (self.of.n, self.of.n), self.of.dtype, self.of.device
+        f = self.function = MeanLoss(loss, model, batch, parameters)
+        self.shape, self.dtype, self.device = (f.n, f.n), f.dtype, f.device
         self.mode = self._choose(MODES if mode is None else (mode,))
 
     def _choose(self, modes: Sequence[str]) -> str:
-        V = torch.ones(2, self.of.n, dtype=self.dtype, device=self.device)
-        reasons = []
+        draws = torch.Generator().manual_seed(0)
+        u, v = (rademacher(torch.empty(self.function.n, dtype=self.dtype, device=self.device), draws) for _ in range(2))
+        reasons: dict[str, str] = {}  # reason -> the first mode that has it
         for mode in modes:
             self.mode = mode
             try:
-                products = self.rows(V)
+                self.function.check_graph()
+                products = self.rows(torch.stack([u, v, u + v]))
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # also NotImplementedError
-                reasons.append(f"{mode}: {str(error).strip().splitlines()[0]}")
+                reasons.setdefault(str(error).strip().splitlines()[0], mode)
                 continue
             if not torch.isfinite(products).all():
                 raise ValueError(
                     "loss must be twice differentiable at params: its Hessian-vector products are not finite there"
                 )
-            return mode
+            if (asymmetry := checks.asymmetry(u, v, products)) is None:
+                return mode
+            reasons.setdefault(asymmetry, mode)
         raise RuntimeError(
             "this loss has no Hessian-vector products here; fused kernels often lack second derivatives, and torch can be "
             "told to avoid them (torch.nn.attention.sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False)): "
-            + "; ".join(reasons)
+            + "; ".join(f"{mode}: {reason}" for reason, mode in reasons.items())
         )
 
     def product(self, v: Any) -> Any:
-        """H v, for a tree v as params.  Raises ValueError where v is of another form."""
-        return self.of.unflatten(self.rows(self.of.flatten(v, "v")[None])[0])
+        """Returns H v, for a tree v as params.  Raises ValueError where v is of another form."""
+        return self.function.unflatten(self.rows(self.function.flatten(v, "v")[None])[0])
 
     def rows(self, V: Tensor) -> Tensor:
-        """H v for each row v of V: [k, n] -> [k, n]."""
-        found = self._apply(list(range(len(self.of.leaves))), self.of.split(V))
-        return torch.cat([x.reshape(len(V), size) for x, size in zip(found, self.of.sizes, strict=True)], -1)
+        """Returns H v for each row v of V: [k, n] -> [k, n]."""
+        products = self._apply(list(range(len(self.function.leaves))), self.function.split(V))
+        return torch.cat([x.reshape(len(V), size) for x, size in zip(products, self.function.sizes, strict=True)], -1)
 
     def block(self, i: int, V: Tensor) -> Tensor:
-        """H_ii v for each row v of V, H_ii the diagonal block of the i-th tensor of size n_i: [k, n_i] -> [k, n_i]."""
-        return self._apply([i], [V.reshape(V.shape[:1] + self.of.leaves[i].shape)])[0].reshape(V.shape)
+        """Returns H_ii v for each row v of V, H_ii the diagonal block of the i-th tensor of size n_i: [k, n_i] -> [k, n_i]."""
+        return self._apply([i], [V.reshape(V.shape[:1] + self.function.leaves[i].shape)])[0].reshape(V.shape)
 
     def dense(self) -> Tensor:
-        """H, [n, n], for small n."""
-        return self.rows(torch.eye(self.of.n, dtype=self.dtype, device=self.device))
+        """Returns H, [n, n], for small n."""
+        return self.rows(torch.eye(self.function.n, dtype=self.dtype, device=self.device))
 
     def scipy(self) -> Any:
-        """H as a scipy.sparse.linalg.LinearOperator on NumPy vectors [n] and matrices [n, k]; symmetric."""
+        """Returns H as a scipy.sparse.linalg.LinearOperator on NumPy vectors [n] and matrices [n, k]; symmetric."""
         from scipy.sparse.linalg import LinearOperator
 
         def columns(V: Any) -> Any:
-            rows = torch.as_tensor(V.reshape(self.of.n, -1)).to(self.device, self.dtype).T
+            rows = torch.as_tensor(V.reshape(self.function.n, -1)).to(self.device, self.dtype).T
             return self.rows(rows).T.cpu().numpy().reshape(V.shape)
 
         kind = torch.empty(0, dtype=self.dtype).numpy().dtype
@@ -93,21 +110,21 @@ class Hessian:
 
     @interrupts.postponed()
     def _apply(self, which: list[int], V: list[Tensor]) -> list[Tensor]:
-        """Rows of the block of H that the tensors `which` share: [k, *shape] a tensor -> the same."""
+        """Multiplies by the block of H that the tensors `which` share: [k, *shape] per tensor -> the same."""
         total = [torch.zeros_like(v) for v in V]
         one = _forward_over_reverse if self.mode == MODES[0] else _reverse_over_reverse
-        for weight, batch in self.of.batches:
+        for weight, batch in self.function.batches:
 
             def restricted(*moved: Tensor, batch: Any = batch) -> Tensor:
-                leaves = list(self.of.leaves)
+                leaves = list(self.function.leaves)
                 for i, x in zip(which, moved, strict=True):
                     leaves[i] = x
-                return self.of.at(leaves, batch)
+                return self.function.at(leaves, batch)
 
-            forward = self.mode == MODES[0]  # then torch.func keeps its own account, and no graph around it is wanted
-            with torch.set_grad_enabled(not forward):
-                found = one(restricted, [self.of.leaves[i] for i in which], V, self.mode != MODES[2])
-            for t, x in zip(total, found, strict=True):
+            forward = self.mode == MODES[0]  # torch.func then keeps its own account; a graph around it would only take memory
+            with torch.set_grad_enabled(not forward), generators.restored():
+                products = one(restricted, [self.function.leaves[i] for i in which], V, self.mode != MODES[2])
+            for t, x in zip(total, products, strict=True):
                 t.add_(x, alpha=weight)
         return total
 
@@ -123,7 +140,6 @@ def _reverse_over_reverse(f: Any, theta: list[Tensor], V: list[Tensor], batched:
     if not value.requires_grad:
         return [torch.zeros_like(v) for v in V]
     g = torch.autograd.grad(value, theta, create_graph=True, allow_unused=True)
-    _refuse_once_differentiable(g)
     # where ∇L does not depend on θ at all, that part of vᵀ∇L adds nothing
     curved = [i for i, x in enumerate(g) if x is not None and x.requires_grad]
     if not curved:
@@ -145,22 +161,10 @@ def _reverse_over_reverse(f: Any, theta: list[Tensor], V: list[Tensor], batched:
     return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
-def _refuse_once_differentiable(g: Sequence[Tensor | None]) -> None:
-    """A backward pass marked `once_differentiable` is cut off from its inputs: autograd would take its part of H for zero."""
-    todo = [x.grad_fn for x in g if x is not None and x.grad_fn is not None]
-    seen = set(todo)
-    while todo:
-        node = todo.pop()
-        if node.name().split("::")[-1] == "Error":
-            raise RuntimeError("a backward pass is marked once_differentiable")
-        new = {parent for parent, _ in node.next_functions if parent is not None} - seen
-        seen |= new
-        todo.extend(new)
+def product(loss: Loss, model: Any, batch: Any, v: Any, *, parameters: Iterable[Tensor] | None = None) -> Any:
+    """Returns H v, a tree of the parameters, for such a tree v; H is the Hessian of the (mean) loss.
 
-
-def product(loss: Loss, params: Any, batch: Any, v: Any) -> Any:
-    """H v at params, a tree as params, for a tree v as params; H the Hessian of the (mean) loss.
-
+    loss, model, batch, parameters: as for `Hessian`.
     Raises ValueError or TypeError for what `Hessian` does not take.  For many products keep a `Hessian`: it checks once.
     """
-    return Hessian(loss, params, batch).product(v)
+    return Hessian(loss, model, batch, parameters=parameters).product(v)

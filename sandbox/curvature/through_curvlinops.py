@@ -21,7 +21,7 @@ ESTIMATORS = ("hutchinson", "xdiag")
 
 
 def load() -> Any:
-    """The module curvlinops.  Raises ImportError, naming the extra, where it is not installed."""
+    """Imports the module curvlinops.  Raises ImportError, naming the extra, where it is not installed."""
     try:
         import curvlinops
     except ImportError as error:
@@ -32,16 +32,16 @@ def load() -> Any:
 class _Forward(nn.Module):
     """A module whose output for a batch is w_b times the loss: the form that curvlinops takes."""
 
-    def __init__(self, of: MeanLoss) -> None:
+    def __init__(self, function: MeanLoss) -> None:
         super().__init__()
-        self.of, self.leaves = of, nn.ParameterList(nn.Parameter(x) for x in of.leaves)
+        self.function, self.leaves = function, nn.ParameterList(nn.Parameter(x) for x in function.leaves)
 
     def forward(self, X: dict[str, Any]) -> Tensor:
-        return X["weight"] * self.of.at(list(self.leaves), X["batch"])
+        return X["weight"] * self.function.at(list(self.leaves), X["batch"])
 
 
-class _Given(nn.Module):
-    """The loss is the output itself; batches add up, weighted as they are."""
+class _Output(nn.Module):
+    """A criterion that returns the output itself; batches add up, weighted as they are."""
 
     reduction = "sum"
 
@@ -50,46 +50,50 @@ class _Given(nn.Module):
 
 
 def operator(H: Hessian) -> Any:
-    """curvlinops' own HessianLinearOperator of the same loss, parameters and batches; vectors in the same order."""
-    module, none = _Forward(H.of), torch.zeros((), device=H.device)
-    data = [({"weight": weight, "batch": batch}, none) for weight, batch in H.of.batches]
+    """Returns curvlinops' own HessianLinearOperator of the same loss, parameters and batches; vectors in the same order."""
+    module, none = _Forward(H.function), torch.zeros((), device=H.device)
+    data = [({"weight": weight, "batch": batch}, none) for weight, batch in H.function.batches]
     # MeanLoss has checked that the loss is the same twice
     options: dict[str, Any] = {"check_deterministic": False, "num_data": 1, "batch_size_fn": lambda X: 1}
-    return load().HessianLinearOperator(module, _Given(), list(module.leaves), data, **options)
+    return load().HessianLinearOperator(module, _Output(), list(module.leaves), data, **options)
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """curvlinops draws from torch's global generator: seed it, and give it back as it was."""
+    """Seeds torch's global generator, from which curvlinops draws, and restores it afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
 
 
-def diagonal(H: Hessian, estimator: str, *, probes: int, repeats: int, distribution: str, seed: int) -> tuple[Tensor, Tensor]:
-    """Mean of `repeats` independent estimates of probes/repeats products each, and its standard error; both [n].
+def diagonal(
+    H: Hessian, estimator: str, num_vectors: int, *, repeats: int, distribution: str, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Returns the mean of `repeats` independent estimates of num_vectors/repeats products each and its standard error, [n].
 
     estimator: "hutchinson", or "xdiag" (Epperly, Tropp & Webber, "XTrace: making the most of every sample in stochastic trace
     estimation", SIAM J. Matrix Anal. Appl. 45, 2024).
-    Raises ValueError for an unknown one, or where probes/repeats is not a whole (for xdiag an even) number below n.
+    Raises ValueError for an unknown one, or where num_vectors/repeats is not a whole (for xdiag an even) number below n.
     """
     if estimator not in ESTIMATORS:
         raise ValueError(suggest.unknown("estimator", estimator, ESTIMATORS))
     if distribution not in ("rademacher", "gaussian") or (estimator == "xdiag" and distribution != "rademacher"):
         raise ValueError(f'distribution must be "rademacher" or, for hutchinson, "gaussian", got {distribution!r}')
-    each, rest = divmod(budget.whole("probes", probes, 2), budget.whole("repeats", repeats, 2))
+    each, rest = divmod(budget.whole("num_vectors", num_vectors, 2), budget.whole("repeats", repeats, 2))
     step = 2 if estimator == "xdiag" else 1
-    if rest or not each or each % step or each >= H.of.n:
+    if rest or not each or each % step or each >= H.function.n:
         what = "an even" if step == 2 else "a whole"
-        raise ValueError(f"probes must be `repeats` = {repeats} times {what} number below n = {H.of.n}, got {probes}")
+        raise ValueError(
+            f"num_vectors must be `repeats` = {repeats} times {what} number below n = {H.function.n}, got {num_vectors}"
+        )
     curvlinops, A = load(), operator(H)
-    named = {"rademacher": "rademacher", "gaussian": "normal"}[distribution]
+    theirs = {"rademacher": "rademacher", "gaussian": "normal"}[distribution]
     with _seeded(seed):
         if estimator == "xdiag":
-            found = torch.stack([curvlinops.xdiag(A, each) for _ in range(repeats)])
+            estimates = torch.stack([curvlinops.xdiag(A, each) for _ in range(repeats)])
         else:
-            found = torch.stack([curvlinops.hutchinson_diag(A, each, named) for _ in range(repeats)])
-    return found.mean(0), found.std(0) / repeats**0.5
+            estimates = torch.stack([curvlinops.hutchinson_diag(A, each, theirs) for _ in range(repeats)])
+    return estimates.mean(0), estimates.std(0) / repeats**0.5
 
 
 def density(
@@ -103,14 +107,14 @@ def density(
     margin: float,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Grid and spectral density, [points] each, by `lanczos_approximate_spectrum`.
+    """Returns a grid and the spectral density on it, [points] each, by `lanczos_approximate_spectrum`.
 
     boundaries: the least and the largest eigenvalue.  Raises ValueError where the Lanczos vectors ran out before `nodes`.
     """
     numbers: dict[str, Any] = {"num_points": points, "num_repeats": repeats, "kappa": kappa, "margin": margin}
     curvlinops, A = load(), operator(H)
     with _seeded(seed):
-        grid, found = curvlinops.lanczos_approximate_spectrum(A, nodes, boundaries=boundaries, **numbers)
-    if not torch.isfinite(found).all():
+        grid, heights = curvlinops.lanczos_approximate_spectrum(A, nodes, boundaries=boundaries, **numbers)
+    if not torch.isfinite(heights).all():
         raise ValueError(f"nodes must be at most the number of distinct eigenvalues of the Hessian, got {nodes}")
-    return grid, found
+    return grid, heights

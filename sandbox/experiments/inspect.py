@@ -54,7 +54,7 @@ class _Truth(Look):
 
     def watch(self, task: Task, run: Run) -> Watch:
         full, loss = task.full("train"), functools.partial(task.apply, task.loss)
-        how: dict[str, Any] = {"method": self.method, "probes": self.num_vectors or 1, "seed": run.seed, "progress": False}
+        how: dict[str, Any] = {"method": self.method, "num_vectors": self.num_vectors or 1, "seed": run.seed, "progress": False}
 
         def truth(params: dict[str, Tensor]) -> dict[str, Tensor]:
             if not math.isfinite(float(loss(params, full))):

@@ -101,6 +101,8 @@ class Evaluation:
 
     def _products(self) -> None:
         grads = hessian.gradients(self.loss, self.params)
+        if not any(int(self.states[p]["step"]) for p in self.params):
+            hessian.check_symmetry(grads, self.params)
         z: list[Tensor] | None = None
         if some := self._needing("hessian"):
             drawn = hessian.generator(*self._draw([group for group, _ in some]))

@@ -1,24 +1,12 @@
-"""What is done around a network: calls with other parameters, evaluations that leave no trace, parameter groups."""
+"""What is done around a network: evaluations that leave no trace, parameter groups."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
-
-
-class Frame(nn.Module):
-    """A network around which functions are called, so that functional_call reaches its parameters."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, function: Callable[[Any, Any], Any], batch: Any) -> Any:
-        """function(model, batch)."""
-        return function(self.model, batch)
 
 
 def handed_out(model: nn.Module) -> nn.Module:

@@ -48,9 +48,10 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from sandbox.tasks import data
-from sandbox.tasks.network import Frame, handed_out, untouched
+from sandbox.tasks.network import handed_out, untouched
 from sandbox.tasks.streams import Generators
 from sandbox.utils import suggest
+from sandbox.utils.frame import Frame
 
 Params = dict[str, Tensor]
 SPLITS = ("train", "validation", "test")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,3 +25,13 @@ def put(kept: Any) -> None:
     torch.set_rng_state(cpu)
     if cuda is not None:
         torch.cuda.set_rng_state_all(cuda)
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """A context after which the generators stand where they stood before it."""
+    before = states()
+    try:
+        yield
+    finally:
+        put(before)

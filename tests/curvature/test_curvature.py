@@ -51,7 +51,7 @@ def test_exact_diagonal(options):
     """Relative error at most 1e-10 as promised; in fact at rounding, for any chunk."""
     found = curvature.diagonal(loss, params(), batch(), **options)
     assert relative(flat(found.values), np.diag(H)) < 1e-13
-    assert (found.standard_error, found.method, found.probes) == (None, "exact", 0)
+    assert (found.standard_error, found.method, found.num_vectors) == (None, "exact", 0)
 
 
 @pytest.mark.parametrize(

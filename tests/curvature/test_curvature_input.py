@@ -73,31 +73,40 @@ def test_no_mode_at_all_says_why():
 
 
 def test_a_module_and_an_optimizers_parameters():
-    """of_module is the functional form; the diagonal lies beside B of the same parameter, and follows the training."""
+    """The diagonal lies beside B of the same parameter, and follows the training."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
     X, y = torch.randn(8, 4).double(), torch.randint(0, 2, (8,))
     optimizer = sandbox.Optimizer(model[0].parameters(), variants.get("apollo"), lr=0.01)
     mine = [p for group in optimizer.param_groups for p in group["params"]]
-    function, p = curvature.of_module(model, functional.cross_entropy, mine)
-    assert {name: x.data_ptr() for name, x in p.items()} == {f"0.{k}": x.data_ptr() for k, x in model[0].named_parameters()}
-    before = curvature.diagonal(function, p, (X, y)).values
+
+    def criterion(model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    def function(p, batch):
+        return criterion(lambda X: torch.func.functional_call(model, p, (X,)), batch)
+
+    before = curvature.diagonal(criterion, model, (X, y), parameters=mine).values
     for _ in range(3):
         optimizer.zero_grad()
         functional.cross_entropy(model(X), y).backward()
         optimizer.step()
-    after = curvature.diagonal(function, p, (X, y)).values
+    p = {f"0.{k}": x.detach() for k, x in model[0].named_parameters()}
+    after = curvature.diagonal(criterion, model, (X, y), parameters=mine).values
     assert relative(flat(after), np.diag(dense(function, p, (X, y)))) < 1e-13
     assert not torch.equal(before["0.weight"], after["0.weight"])
     for mode in curvature.MODES:  # the other layer's parameters require a gradient; no graph to them is kept
+        assert not curvature.Hessian(criterion, model, (X, y), parameters=mine, mode=mode).dense().requires_grad
         assert not curvature.Hessian(function, p, (X, y), mode=mode).dense().requires_grad
     assert {k: x.shape for k, x in after.items()} == {
         f"0.{k}": optimizer.state[x]["curvature.B"].shape for k, x in model[0].named_parameters()
     }
     assert all(p.grad is not None and p.requires_grad for p in mine)  # untouched
-    assert list(curvature.of_module(model, functional.cross_entropy)[1]) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert list(curvature.diagonal(criterion, model, (X, y)).values) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     with pytest.raises(ValueError, match="parameters must be the model's own, got 1"):
-        curvature.of_module(model, functional.cross_entropy, [*mine, torch.ones(1)])
+        curvature.diagonal(criterion, model, (X, y), parameters=[*mine, torch.ones(1)])
+    with pytest.raises(TypeError, match="parameters= chooses among those of a module"):
+        curvature.diagonal(function, p, (X, y), parameters=mine)
 
 
 def test_without_a_correction_of_the_stepsize_B_is_the_curvature():
@@ -127,23 +136,23 @@ def random_loss(p, data):
         ({"loss": lambda p, b: loss(p, b).detach()}, ValueError, "loss must depend on params"),
         ({"loss": random_loss}, ValueError, "two values for the same; is there dropout"),
         ({"loss": lambda p, b: (p["out"] * 0).sum().abs().sqrt()}, ValueError, "loss must be twice differentiable"),
-        ({"params": {}}, TypeError, "params must be a tree of tensors.*an empty tree"),
-        ({"params": {"a": torch.ones(1), "b": torch.ones(1).double()}}, TypeError, "all float32 or all float64"),
-        ({"params": {"a": torch.ones(1, dtype=torch.int64)}}, TypeError, "got torch.int64"),
-        ({"params": {"a": 1.0}}, TypeError, "got float"),
+        ({"model": {}}, TypeError, "model must be a module, or params a tree of tensors.*an empty tree"),
+        ({"model": {"a": torch.ones(1), "b": torch.ones(1).double()}}, TypeError, "all float32 or all float64"),
+        ({"model": {"a": torch.ones(1, dtype=torch.int64)}}, TypeError, "got torch.int64"),
+        ({"model": {"a": 1.0}}, TypeError, "got float"),
         ({"batch": iter([batch()])}, TypeError, "batch must be one batch or a list of batches, got list_iterator"),
         ({"batch": []}, ValueError, "batch must have at least one row"),
         ({"method": "exat"}, ValueError, "unknown method 'exat'; did you mean 'exact'"),
         ({"chunk": 0}, ValueError, "chunk must be a whole number, at least 1, got 0"),
         ({"memory": 0}, ValueError, r"memory \(in bytes\) must be a whole number, at least 1, got 0"),
         ({"memory": 10}, ValueError, r"memory must be at least [\d,]+ bytes, what one product takes here, got 10"),
-        ({"method": "hutchinson", "probes": 1}, ValueError, "probes must be a whole number, at least 2, got 1"),
+        ({"method": "hutchinson", "num_vectors": 1}, ValueError, "num_vectors must be a whole number, at least 2, got 1"),
         ({"method": "hutchinson", "distribution": "gausian"}, ValueError, "did you mean 'gaussian'"),
         ({"method": "hutchinson", "memory": -1}, ValueError, "memory"),
     ],
 )
 def test_errors(change, error, says):
-    arguments = {"loss": loss, "params": params(), "batch": batch()} | change
+    arguments = {"loss": loss, "model": params(), "batch": batch()} | change
     with pytest.raises(error, match=says):
         curvature.diagonal(**arguments)
 

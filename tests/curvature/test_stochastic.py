@@ -30,8 +30,8 @@ def test_hutchinson(distribution):
     The mean: 5 standard errors in each of 43 coordinates (Bonferroni: 3e-5).  The variance s²: its standard deviation is
     σ² √((κ - 1)/PROBES) with κ the kurtosis of one sample; taken from 4,000 other samples drawn here in NumPy; again 5 of them.
     """
-    found = curvature.diagonal(loss, params(), batch(), "hutchinson", probes=PROBES, distribution=distribution, seed=5)
-    assert (found.method, found.probes) == ("hutchinson", PROBES)
+    found = curvature.diagonal(loss, params(), batch(), "hutchinson", num_vectors=PROBES, distribution=distribution, seed=5)
+    assert (found.method, found.num_vectors) == ("hutchinson", PROBES)
     variance = ALL[distribution]
     assert (np.abs(flat(found.values) - np.diag(H)) < 5 * np.sqrt(variance / PROBES)).all()
 
@@ -51,7 +51,7 @@ def test_the_error_bar_covers():
 
     inside = []
     for seed in range(200):
-        mean, error = hutchinson(operator, probes=50, seed=seed, chunk=50)
+        mean, error = hutchinson(operator, 50, seed=seed, chunk=50)
         inside.append(np.abs(mean.numpy() - np.diag(H)) < 2 * error.numpy())
     assert abs(np.mean(inside) - 0.949) < 0.03
 
@@ -60,7 +60,9 @@ def test_the_error_bar_covers():
 def test_chunks_do_not_change_the_probes(distribution):
     """Same seed, same probes, so equal to rounding; another seed, another estimate."""
     one, seven, other = (
-        curvature.diagonal(loss, params(), batch(), "hutchinson", probes=20, chunk=chunk, seed=seed, distribution=distribution)
+        curvature.diagonal(
+            loss, params(), batch(), "hutchinson", num_vectors=20, chunk=chunk, seed=seed, distribution=distribution
+        )
         for chunk, seed in ((1, 0), (7, 0), (20, 1))
     )
     for tree in ("values", "standard_error"):
@@ -71,7 +73,7 @@ def test_chunks_do_not_change_the_probes(distribution):
 def test_a_diagonal_hessian_needs_one_probe():
     """Rademacher's variance is Σ_{k≠j} H_jk² = 0 there."""
     x = torch.tensor([1.0, 2.0, 3.0]).double()
-    found = curvature.diagonal(lambda p, _: (p**3).sum(), x, None, "hutchinson", probes=2)
+    found = curvature.diagonal(lambda p, _: (p**3).sum(), x, None, "hutchinson", num_vectors=2)
     assert torch.equal(found.values, 6 * x)
     assert torch.equal(found.standard_error, torch.zeros(3).double())
 
@@ -95,7 +97,7 @@ def test_curvlinops_estimators(estimator):
     """Unbiased: within 6 standard errors in each coordinate (Student's t of 39 degrees: 5e-7 each); the state of torch's
     generator is as before; the seed decides."""
     state = torch.get_rng_state()
-    options = {"method": f"curvlinops-{estimator}", "probes": 400, "repeats": 40}
+    options = {"method": f"curvlinops-{estimator}", "num_vectors": 400, "repeats": 40}
     found = curvature.diagonal(loss, params(), batch(), **options)
     assert torch.equal(torch.get_rng_state(), state)
     assert (np.abs(flat(found.values) - np.diag(H)) < 6 * flat(found.standard_error) + 1e-12).all()
@@ -112,11 +114,11 @@ def test_curvlinops_estimators(estimator):
     ("change", "says"),
     [
         (
-            {"method": "curvlinops-xdiag", "probes": 30, "repeats": 10},
-            "probes must be `repeats` = 10 times an even number below",
+            {"method": "curvlinops-xdiag", "num_vectors": 30, "repeats": 10},
+            "num_vectors must be `repeats` = 10 times an even number below",
         ),
-        ({"method": "curvlinops-hutchinson", "probes": 25, "repeats": 10}, "times a whole number below"),
-        ({"method": "curvlinops-hutchinson", "probes": 20 * N, "repeats": 20}, f"below n = {N}"),
+        ({"method": "curvlinops-hutchinson", "num_vectors": 25, "repeats": 10}, "times a whole number below"),
+        ({"method": "curvlinops-hutchinson", "num_vectors": 20 * N, "repeats": 20}, f"below n = {N}"),
         ({"method": "curvlinops-hutchinson", "repeats": 1}, "repeats must be a whole number, at least 2"),
         ({"method": "curvlinops-xdiag", "distribution": "gaussian"}, "distribution must be"),
         ({"method": "curvlinops-xdia"}, "did you mean 'curvlinops-xdiag'"),

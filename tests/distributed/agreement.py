@@ -147,7 +147,7 @@ def refused(mesh, rank, world):
         "watch": raised(optimizer.step),
         "occupancy": raised(lambda: probes.floor_occupancy(optimizer)),
         "product": raised(lambda: hessian.hutchinson(cases.loss(model, 0, rank, world), list(model.parameters()))),
-        "curvature": raised(lambda: curvature.diagonal(*curvature.of_module(model, mse_loss), cases.batch(0))),
+        "curvature": raised(lambda: curvature.diagonal(lambda m, b: mse_loss(m(b[0]), b[1]), model, cases.batch(0))),
         **{
             (name, "replicas"): raised(
                 lambda name=name: sandbox.Optimizer(cases.network().parameters(), name).step(lambda: None)

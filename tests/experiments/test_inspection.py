@@ -140,7 +140,9 @@ def test_seed_rate_backend_and_vectors_reach_the_run(monkeypatch):
     one = inspect(["adahessian"], task, **options)["adahessian"]
     assert (one.lr, one.seeds) == (0.05, [3])
     before, params, _ = by_hand(task, "adahessian", 3, 7, lr=0.05)
-    truth = curvature.diagonal(task.loss, before, task.full("train"), "hutchinson", probes=5, seed=3, progress=False).values
+    truth = curvature.diagonal(
+        task.loss, before, task.full("train"), "hutchinson", num_vectors=5, seed=3, progress=False
+    ).values
     for name, p in params.items():
         torch.testing.assert_close(one.params[name], p.detach(), rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(one.pairs[name].truth, truth[name].reshape(-1), rtol=1e-12, atol=1e-14)
