@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -116,6 +116,14 @@ class Backend(Protocol):
 
     def step(self, cohort: Cohort, step: Step) -> None:
         """Makes step number `cohort.steps + 1`: changes parameters and the states of blocks in place."""
+        ...
+
+
+class Observer(Protocol):
+    """Sees each step before it is made; `sandbox.probes.Watch` is one."""
+
+    def observe(self, planned: Sequence[tuple[list[str], Cohort, Step]]) -> None:
+        """Receives, for each cohort, the names of its tensors, the cohort and the step that it is about to make."""
         ...
 
 
