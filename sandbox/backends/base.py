@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -152,4 +153,4 @@ def all_finite(numbers: list[Tensor]) -> bool:
     groups: dict[Any, list[Tensor]] = {}
     for number in numbers:
         groups.setdefault((number.dtype, number.device), []).append(number)
-    return all(bool(torch.stack(same).isfinite().all()) for same in groups.values())
+    return all(math.isfinite(value) for same in groups.values() for value in torch.stack(same).tolist())
