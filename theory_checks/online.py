@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from scipy import optimize
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from sandbox.utils.private_torch import pytree
 
 
 @dataclasses.dataclass(frozen=True)

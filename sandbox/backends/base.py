@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sandbox.distributed.shards import Part
 from sandbox.recipe import Recipe
+from sandbox.utils.private_torch import norm_each, version
 
 
 class Cohort:
@@ -42,7 +43,7 @@ class Cohort:
         for state in states:
             state.update({name: next(views) for name in last})
         # NumPy writes past the version counter, which then counts what others write; and two calls of torch would cost more
-        self._values, self._version = self._numbers.numpy(), self._numbers._version
+        self._values, self._version = self._numbers.numpy(), version(self._numbers)
 
     @property
     def steps(self) -> int:
@@ -76,7 +77,7 @@ class Cohort:
 
     def unchanged(self) -> bool:
         """Whether nothing else has written to the host numbers since the last step."""
-        return self._numbers._version == self._version
+        return version(self._numbers) == self._version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,7 @@ def only_tensorwise(cohort: Cohort, step: Step) -> bool:
 def totals(grads: list[Tensor]) -> list[Tensor]:
     """One number a tensor that is finite only if all its entries are: its sum, or its norm where norms are one kernel."""
     if grads and grads[0].device.type == "cuda":
-        return list(torch._foreach_norm(grads))
+        return list(norm_each(grads))
     return [g.sum() for g in grads]
 
 

@@ -43,11 +43,11 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from sandbox.blocks.number import is_number, number, show, validated
 from sandbox.blocks.scope import Over
 from sandbox.utils import suggest
+from sandbox.utils.private_torch import pytree
 
 # What a step may take beside the gradient, made by whoever runs it.
 INPUTS = ("hessian", "sampled", "product")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from sandbox.distributed.shards import check_whole
+from sandbox.utils.private_torch import pytree
 
 Loss = Callable[[Any, Any], Tensor]
 
