@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from scipy import optimize
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from sandbox.utils.private_torch import pytree
 from theory_checks.comparators import Comparator, Search
 
 UNNAMED = "own"  # the name of a problem that was given none

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from sandbox.backends.base import Backend, Cohort, Step, all_finite, needs_sums, totals
+from sandbox.backends.base import Backend, Cohort, Observer, Step, all_finite, needs_sums, totals
 from sandbox.recipe import rounding
 from sandbox.utils import lazy, suggest
 
-__all__ = ["NAMES", "Backend", "Cohort", "Step", "all_finite", "get", "needs_sums", "totals"]
+__all__ = ["NAMES", "Backend", "Cohort", "Observer", "Step", "all_finite", "get", "needs_sums", "totals"]
 
 __getattr__ = lazy.attach(__name__, modules=())
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from sandbox.distributed.shards import Part
 from sandbox.recipe import Recipe
+from sandbox.utils.private_torch import norm_each, version
 
 
 class Cohort:
@@ -42,7 +44,7 @@ class Cohort:
         for state in states:
             state.update({name: next(views) for name in last})
         # NumPy writes past the version counter, which then counts what others write; and two calls of torch would cost more
-        self._values, self._version = self._numbers.numpy(), self._numbers._version
+        self._values, self._version = self._numbers.numpy(), version(self._numbers)
 
     @property
     def steps(self) -> int:
@@ -88,7 +90,7 @@ class Cohort:
 
     def unchanged(self) -> bool:
         """Whether nothing else has written to the host numbers since the last step."""
-        return self._numbers._version == self._version
+        return version(self._numbers) == self._version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +134,14 @@ class Backend(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Sees each step before it is made; `sandbox.probes.Watch` is one."""
+
+    def observe(self, planned: Sequence[tuple[list[str], Cohort, Step]]) -> None:
+        """Receives, for each cohort, the names of its tensors, the cohort and the step that it is about to make."""
+        ...
+
+
 def needs_sums(cohort: Cohort, step: Step) -> bool:
     """Whether a cohort's scalars are sums over several ranks."""
     parts = cohort.parts or ()
@@ -148,7 +158,7 @@ def only_tensorwise(cohort: Cohort, step: Step) -> bool:
 def totals(grads: list[Tensor]) -> list[Tensor]:
     """One number a tensor that is finite only if all its entries are: its sum, or its norm where norms are one kernel."""
     if grads and grads[0].device.type == "cuda":
-        return list(torch._foreach_norm(grads))
+        return list(norm_each(grads))
     return [g.sum() for g in grads]
 
 
@@ -157,4 +167,4 @@ def all_finite(numbers: list[Tensor]) -> bool:
     groups: dict[Any, list[Tensor]] = {}
     for number in numbers:
         groups.setdefault((number.dtype, number.device), []).append(number)
-    return all(bool(torch.stack(same).isfinite().all()) for same in groups.values())
+    return all(math.isfinite(value) for same in groups.values() for value in torch.stack(same).tolist())

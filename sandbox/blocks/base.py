@@ -44,11 +44,11 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from sandbox.blocks.flow import NEEDS, Flow
 from sandbox.blocks.number import is_number, number, show, validated
 from sandbox.utils import suggest
+from sandbox.utils.private_torch import pytree
 
 # Shapes that a state may have: one number per coordinate, per scope, per tensor;
 ELEMENT, SCOPE, TENSOR = "element", "scope", "tensor"

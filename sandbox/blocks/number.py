@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from sandbox.utils.private_torch import is_concrete
+
 # A hyperparameter: a float, a 0-d tensor, a batch of values under vmap, or a function of t.
 Number = Annotated[Any, "float, Tensor or function of t"]
 
@@ -54,22 +56,16 @@ def show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}" if math.isinf(value) or float(f"{value:g}") == value else repr(value)
     if isinstance(value, Tensor):
-        return show(float(value)) if value.ndim == 0 and _concrete(value) else f"<tensor of shape {tuple(value.shape)}>"
+        return show(float(value)) if value.ndim == 0 and is_concrete(value) else f"<tensor of shape {tuple(value.shape)}>"
     if callable(value) and not dataclasses.is_dataclass(value):
         return f"{getattr(value, '__name__', type(value).__name__)}(t)"
     return str(value)
 
 
-def _concrete(value: Tensor) -> bool:
-    traced = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
-    plain = type(value) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(value)
-    return plain and not traced
-
-
 def known(value: Any) -> list[float]:
     """The values that a number is known to have: none for a function of t, a tracer, or a tensor without data."""
     if isinstance(value, Tensor):
-        return value.detach().reshape(-1).tolist() if _concrete(value) and not value.is_meta else []
+        return value.detach().reshape(-1).tolist() if is_concrete(value) and not value.is_meta else []
     return [value] if isinstance(value, float) else []
 
 

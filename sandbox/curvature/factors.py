@@ -16,10 +16,11 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from sandbox.utils.private_torch import without_overrides
 
 
 class Seen(TorchFunctionMode):
@@ -77,6 +78,6 @@ def _rows(convolution: bool, given: dict[str, Any]) -> Tensor | None:
     if given.get("groups", 1) != 1 or isinstance(given.get("padding", 0), str) or a.ndim != 4:
         return None
     options = {name: given.get(name, default) for name, default in (("dilation", 1), ("padding", 0), ("stride", 1))}
-    with torch._C.DisableTorchFunction():
+    with without_overrides():
         patches = F.unfold(a, given["weight"].shape[2:], **options)
     return patches.mT.reshape(-1, patches.shape[1])

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from sandbox.curvature import checks
 from sandbox.distributed.shards import check_whole
 from sandbox.utils import generators
 from sandbox.utils.frame import Frame
+from sandbox.utils.private_torch import pytree
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from sandbox.distributed import private
 from sandbox.distributed.sums import MAX, SUM, Pending
 from sandbox.utils import suggest
 
@@ -177,7 +178,7 @@ def missing(group: ProcessGroup, occasion: str) -> str:
     """Which ranks do not answer when the others find that a collective of theirs has failed."""
     mine, ranks = dist.get_rank(), dist.get_process_group_ranks(group)
     try:
-        store = dist.PrefixStore(f"apollo_sandbox/{occasion}", dist.distributed_c10d._get_default_store())
+        store = dist.PrefixStore(f"apollo_sandbox/{occasion}", private.store())
         store.set(str(mine), "here")
         try:
             store.wait([str(r) for r in ranks], ANSWER)

@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 
 from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.blocks.scope import Scope, shape_of
+from sandbox.distributed.private import first_place, is_flattened, local, root_mesh, spec
 from sandbox.distributed.sums import Reduced, Sums
 from sandbox.recipe.composition import Composition
 from sandbox.recipe.pure import state_shape
@@ -57,21 +58,16 @@ def check_whole(tensors: Iterable[Any], what: str) -> None:
         raise TypeError(f"{what} needs whole tensors, and of a DTensor each rank has a part; give its full_tensor()")
 
 
-def local(p: Tensor) -> Tensor:
-    """This rank's part of `p`, the same object until somebody exchanges it; `p` itself where it is whole."""
-    return getattr(p, "_local_tensor", p)  # to_local() makes a new view each time
-
-
 def local_gradient(p: Any, g: Any) -> Tensor | None:
     """This rank's part of p's gradient g; None where it lies in other places than p, see `exchanged`.
 
     Raises TypeError where only one of them is a DTensor.
     """
-    own, spec = getattr(p, "_spec", None), getattr(g, "_spec", None)  # every step asks, of every tensor
-    if own is not spec:
-        if own is None or spec is None or (own.mesh is not spec.mesh and own.mesh != spec.mesh):
+    own, other = spec(p), spec(g)  # every step asks, of every tensor
+    if own is not other:
+        if own is None or other is None or (own.mesh is not other.mesh and own.mesh != other.mesh):
             raise TypeError("a parameter and its gradient must be DTensors of one device mesh, or both plain tensors")
-        if own.placements != spec.placements:
+        if own.placements != other.placements:
             return None
     return local(g)
 
@@ -83,7 +79,7 @@ def exchanged(p: Any, g: Any) -> Tensor:
 
 def check(p: Any, name: str) -> None:
     """Raises TypeError for parts of tensors that nothing is known about."""
-    if getattr(p, "_fsdp_flattened", False):
+    if is_flattened(p):
         raise TypeError(
             f"parameter {name} belongs to FullyShardedDataParallel, which flattens what it shards, so that no scope can be "
             "told any more; use torch.distributed.fsdp.fully_shard"
@@ -105,9 +101,8 @@ def part(p: Any, ranks: int, *, dealt: bool) -> Part:
     cuts = [i for i, place in enumerate(p.placements) if not place.is_replicate()]
     others = [i for i in cuts if p.placements[i].dim % max(p.ndim, 1) != 0]
     shards = math.prod(p.device_mesh.size(i) for i in cuts)
-    (chunk,) = p.__create_chunk_list__()
-    first = sum(offset * math.prod(p.shape[d + 1 :]) for d, offset in enumerate(chunk.offsets))
-    return Part(*whole, shards / ranks, shards > 1, row_groups=tuple(p.device_mesh.get_group(i) for i in others), first=first)
+    groups = tuple(p.device_mesh.get_group(i) for i in others)
+    return Part(*whole, shards / ranks, shards > 1, row_groups=groups, first=first_place(p))
 
 
 def scopes_of_one(part: Part, sums: Sums, tensor: Scope, within: Scope, name: str, ndim: int) -> tuple[Scope, Scope]:
@@ -183,7 +178,7 @@ def group_of(params: list[Any]) -> ProcessGroup | None:
     found = list(meshes.values())
     mesh = found[0]
     if any(other != mesh for other in found):
-        roots = [m._get_root_mesh() for m in found]
+        roots = [root_mesh(m) for m in found]
         used = {name for m in found for name in m.mesh_dim_names or ()}
         names = tuple(name for name in roots[0].mesh_dim_names or () if name in used)
         if any(root != roots[0] for root in roots) or not all(m.mesh_dim_names for m in found) or set(names) != used:

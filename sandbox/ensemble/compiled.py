@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from sandbox.backends.inductor import instructions
 from sandbox.backends.inductor.kernels import without_gc
@@ -15,6 +14,7 @@ from sandbox.ensemble.arguments import BareLoss
 from sandbox.ensemble.members import structure
 from sandbox.ensemble.memory_order import InMemoryOrder
 from sandbox.ensemble.pooling import PoolsAsMeans
+from sandbox.utils.private_torch import pytree
 
 _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import grad, grad_and_value, vjp, vmap
-from torch.utils import _pytree as pytree
 
 from sandbox.curvature import factors, labels
 from sandbox.ensemble.members import Group
@@ -18,6 +17,7 @@ from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
 from sandbox.recipe import Recipe
 from sandbox.utils import suggest
+from sandbox.utils.private_torch import pytree
 
 Loss = Callable[[Any, Any], Tensor]
 

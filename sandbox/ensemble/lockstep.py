@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 
 from sandbox.curvature import hessian
 from sandbox.ensemble import grid, recorded
@@ -22,6 +21,7 @@ from sandbox.probes.occupancy import mask_of
 from sandbox.probes.watch import need
 from sandbox.recipe import parts
 from sandbox.utils import interrupts
+from sandbox.utils.private_torch import pytree
 
 if TYPE_CHECKING:
     from sandbox.ensemble.plan import Plan

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from sandbox.recipe import Recipe
+from sandbox.utils.private_torch import pytree
 
 if TYPE_CHECKING:
     import polars as pl

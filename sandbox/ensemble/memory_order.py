@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sandbox.ensemble import convolutions
+from sandbox.utils.private_torch import TorchDispatchMode, pytree, schema
 
 aten = torch.ops.aten
 LARGE = 2**16  # entries from which a call of its own pays for tanh
@@ -43,7 +42,7 @@ class InMemoryOrder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func in (aten.sum.dim_IntList, aten.mean.dim) and args[1] and _moved(args[0]):
             return _reduced(func, *args, **kwargs)
-        if torch.Tag.pointwise in func.tags and not func._schema.is_mutable and "memory_format" not in kwargs:
+        if torch.Tag.pointwise in func.tags and not schema(func).is_mutable and "memory_format" not in kwargs:
             return _pointwise(func, args, kwargs)
         return func(*args, **kwargs)
 

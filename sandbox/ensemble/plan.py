@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils import _pytree as pytree
 
 from sandbox.ensemble import grid
 from sandbox.ensemble.arguments import allowed
@@ -17,6 +16,7 @@ from sandbox.probes.watch import need
 from sandbox.schedules import evenly
 from sandbox.tasks import Task
 from sandbox.utils import memory
+from sandbox.utils.private_torch import pytree
 
 # at an evaluation: (step, name -> values of the members, whether each has been finite so far)
 Told = Callable[[int, dict[str, np.ndarray], np.ndarray], None]

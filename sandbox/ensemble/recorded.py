@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from sandbox.backends.tracing.record import NotRecordable, record
 from sandbox.ensemble.grid import CONFIGURATION, MEMBER, SEED, Loss, first_look, over_grid, second_look
 from sandbox.ensemble.members import Group
+from sandbox.utils.private_torch import pytree
 
 # A recording holds every value of 21 members at once, some two hundred for each parameter, and may take an eighth of the
 # budget: by default members of up to 8,000 parameters in float32 are recorded.

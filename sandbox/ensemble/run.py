@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from sandbox import schedules
 from sandbox.ensemble import heap
@@ -21,6 +20,7 @@ from sandbox.ensemble.plan import Piece, Plan
 from sandbox.probes.watch import find
 from sandbox.recipe import Recipe
 from sandbox.tasks import Task
+from sandbox.utils.private_torch import pytree
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from sandbox.forms import lookup
 from sandbox.recipe import Recipe
+from sandbox.utils.private_torch import pytree
 
 
 def ablate(base: str | Recipe, *, one_at_a_time: bool = False, **choices: Sequence[Any]) -> list[Recipe]:

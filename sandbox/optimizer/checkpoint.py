@@ -10,6 +10,7 @@ from sandbox.blocks.number import is_function
 from sandbox.distributed import shards
 from sandbox.optimizer import groups
 from sandbox.optimizer.cohorts import complete
+from sandbox.optimizer.torch_base import load_hooks
 from sandbox.recipe import Recipe, parts
 
 _UNNAMED = {slot: parts.structure(block) for slot, block in parts.PLAIN.items()}
@@ -36,7 +37,7 @@ def snapshot(state: dict[str, Any]) -> dict[str, Any]:
 
 def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
     """Copies a checkpoint into a `sandbox.Optimizer`, states into their dtypes; nothing is changed where it does not fit."""
-    for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
+    for hook in load_hooks(optimizer, "pre"):
         changed = hook(optimizer, state_dict)
         state_dict = state_dict if changed is None else changed
     if not {"state", "param_groups"} <= set(state_dict):
@@ -56,7 +57,7 @@ def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
     for recipe, key, p, _ in pairs:
         for name in (*recipe.host_names, *recipe.state_kinds()):
             optimizer.state[p][name].copy_(saved[key][name])
-    for post in optimizer._optimizer_load_state_dict_post_hooks.values():
+    for post in load_hooks(optimizer, "post"):
         post(optimizer)
 
 

@@ -12,14 +12,14 @@ import functools
 import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from sandbox import backends
-from sandbox.backends import Backend, Cohort, Step
+from sandbox.backends import Backend, Cohort, Observer, Step
 from sandbox.distributed import replicas, shards
 from sandbox.distributed.ranks import Ranks, Rounds, advance
 from sandbox.forms import lookup
@@ -30,9 +30,6 @@ from sandbox.optimizer.inputs import ByParameter, Evaluation
 from sandbox.optimizer.torch_base import Base
 from sandbox.recipe import Recipe, parts, trial
 from sandbox.utils import suggest
-
-if TYPE_CHECKING:
-    from sandbox.probes import Watch
 
 _CALLED = {
     "hessian": "Hessian-vector product",
@@ -112,7 +109,7 @@ class Optimizer(Base):
         self._entries: list[Any] = []
         self._resolved: dict[int, tuple[Recipe, tuple[str, ...], Any, Recipe]] = {}
         self._members: tuple[Any, Ranks | None] | None = None
-        self.watch: Watch | None = None
+        self.watch: Observer | None = None
 
     # -- groups ------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,11 @@ def _light(name: str) -> Any:
     return method
 
 
+def load_hooks(optimizer: Any, when: str) -> list[Any]:
+    """Returns the hooks that users have registered "pre" or "post" `load_state_dict`."""
+    return list(getattr(optimizer, f"_optimizer_load_state_dict_{when}_hooks").values())
+
+
 class Base(torch.optim.Optimizer):
     """torch's base class with light methods."""
 

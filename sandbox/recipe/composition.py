@@ -7,8 +7,6 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from torch.utils import _pytree as pytree
-
 from sandbox.blocks import (
     ELEMENT,
     EMA,
@@ -43,6 +41,7 @@ from sandbox.recipe import parts
 from sandbox.recipe.by_shape import ByShape
 from sandbox.recipe.parts import SLOTS
 from sandbox.utils import suggest
+from sandbox.utils.private_torch import pytree
 
 AGAIN = "gradient.again"  # the state of a recipe that looks again, written by whoever runs it
 

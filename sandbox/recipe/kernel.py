@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from sandbox.blocks import ELEMENT, Block, Flow
 from sandbox.blocks.base import broadcast_state, spread
@@ -25,6 +24,7 @@ from sandbox.blocks.number import known, where
 from sandbox.blocks.scope import Over, Scope
 from sandbox.recipe import parts
 from sandbox.recipe.composition import AGAIN, Composition
+from sandbox.utils.private_torch import pytree, storage_id
 
 State = Mapping[str, Tensor]
 Observer = Callable[[Flow], None]
@@ -223,13 +223,8 @@ def dealias(old: Sequence[Tensor], new: Sequence[Tensor], copy: Callable[[Tensor
 
     places: dict[int, set[int]] = {}
     for place, tensor in enumerate(old):
-        places.setdefault(_storage(tensor), set()).add(place)
-    return [copy(value) if places.get(_storage(value), {i}) != {i} else value for i, value in enumerate(new)]
-
-
-def _storage(tensor: Tensor) -> int:
-    """Equal for tensors that share memory."""
-    return tensor.untyped_storage()._cdata
+        places.setdefault(storage_id(tensor), set()).add(place)
+    return [copy(value) if places.get(storage_id(value), {i}) != {i} else value for i, value in enumerate(new)]
 
 
 def own(path: str, block: Block, state: State) -> dict[str, Tensor]:

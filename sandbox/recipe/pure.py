@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE, Flow, scope
 from sandbox.recipe import kernel, parts, rounding
 from sandbox.recipe.composition import Composition
 from sandbox.utils import suggest
+from sandbox.utils.private_torch import pytree
 
 _MEANT = {
     "hessian": "z ⊙ Hz for each parameter; sandbox.curvature.hessian.hutchinson computes it, and sandbox.Optimizer does when "

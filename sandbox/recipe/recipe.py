@@ -14,12 +14,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from sandbox.blocks.base import register
 from sandbox.recipe import describe, kernel, parts, pure
 from sandbox.recipe.composition import AGAIN, Composition
 from sandbox.utils import suggest
+from sandbox.utils.private_torch import pytree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from sandbox.tasks.streams import Generators, number
+from sandbox.utils.private_torch import pytree
 
 SAMPLE = 20  # batches that stand for a training split that cannot be read in order
 

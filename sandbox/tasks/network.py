@@ -19,7 +19,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Evaluation mode; afterwards modes and buffers are what they were."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [
-        (module, name, b, b.clone()) for module in model.modules() for name, b in module._buffers.items() if b is not None
+        (module, name, b, b.clone())
+        for module in model.modules()
+        for name, b in module.named_buffers(recurse=False, remove_duplicate=False)
     ]
     model.eval()
     try:
@@ -29,7 +31,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
             module.training = mode
         for module, name, buffer, value in buffers:
             buffer.data = value  # also where a forward pass has put another tensor in its place
-            module._buffers[name] = buffer
+            setattr(module, name, buffer)
 
 
 def no_decay(model: nn.Module, weight_decay: float = 0.0) -> list[dict[str, Any]]:

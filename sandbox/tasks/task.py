@@ -45,13 +45,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
 from sandbox.tasks import data
 from sandbox.tasks.network import handed_out, untouched
 from sandbox.tasks.streams import Generators
 from sandbox.utils import suggest
 from sandbox.utils.frame import Frame
+from sandbox.utils.private_torch import pytree
 
 Params = dict[str, Tensor]
 SPLITS = ("train", "validation", "test")

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from sandbox.utils.private_torch import TorchDispatchMode, storages
 
 
 class Meter(TorchDispatchMode):
@@ -22,16 +21,16 @@ class Meter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        given = {storage._cdata for storage in _storages((args, kwargs))}
-        for storage in _storages(out):
-            if storage._cdata not in given:
-                self._add(storage)
+        given = {*storages((args, kwargs))}
+        for key, storage in storages(out).items():
+            if key not in given:
+                self._add(key, storage)
         return out
 
-    def _add(self, storage: Any) -> None:
-        key, nbytes = storage._cdata, storage.nbytes()
+    def _add(self, key: int, storage: Any) -> None:
         if key in self._seen:
             return
+        nbytes = storage.nbytes()
 
         def gone(_: Any) -> None:
             self.now -= nbytes
@@ -40,12 +39,6 @@ class Meter(TorchDispatchMode):
         self._seen[key] = weakref.ref(storage, gone)
         self.now += nbytes
         self.peak = max(self.peak, self.now)
-
-
-def _storages(tree: Any) -> list[Any]:
-    """The storages of the tensors in a tree; forward mode's symbolic zeros have none."""
-    tensors = [x for x in pytree.tree_leaves(tree) if isinstance(x, Tensor) and not x._is_zerotensor()]
-    return [x.untyped_storage() for x in tensors if torch._C._has_storage(x)]
 
 
 def peak(run: Callable[[], object]) -> int:

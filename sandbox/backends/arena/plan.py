@@ -26,6 +26,7 @@ from sandbox.blocks import ELEMENT, SCOPE, scope
 from sandbox.distributed import ranks
 from sandbox.recipe import Recipe, rounding
 from sandbox.recipe.pure import state_dtype
+from sandbox.utils.private_torch import copy_each, subtract_each
 
 
 class Kernel(Protocol):
@@ -240,7 +241,7 @@ class Plan:
                 kept.copy_(cast(Tensor, step.norm))
         for small in self.small:
             everything = len(small.indices) == len(step.grads)
-            torch._foreach_copy_(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
+            copy_each(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
         if not check:
             return []
         others = [x.index for x in self.large if not checks(x.run)] + self.tensorwise
@@ -273,20 +274,20 @@ class Plan:
     def _inputs(self, small: Small, step: Step) -> list[Tensor]:
         extra = list(small.norm)
         for name, (made, views) in small.inputs.items():
-            torch._foreach_copy_(views, [step.inputs[name][i] for i in small.indices])
+            copy_each(views, [step.inputs[name][i] for i in small.indices])
             extra.append(made)
         if self.flat:
             if [*map(Tensor.data_ptr, small.params)] != small.addresses:
                 make_views(small)
         elif not small.steps_only:
-            torch._foreach_copy_(small.theta_views, small.params)
+            copy_each(small.theta_views, small.params)
         return [small.numbers, *small.rows, small.theta, small.g, *extra, *small.places, *small.states]
 
     def _write(self, small: Small) -> None:
         if small.steps_only:
-            torch._foreach_sub_(small.params, small.theta_views)
+            subtract_each(small.params, small.theta_views)
         elif not self.flat:
-            torch._foreach_copy_(small.params, small.theta_views)
+            copy_each(small.params, small.theta_views)
 
 
 def _nothing() -> None: ...

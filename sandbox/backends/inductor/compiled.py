@@ -24,7 +24,7 @@ class Compiled(Planned):
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """As `Planned.load`.  Raises ValueError for parts of tensors that share scalars in a way that no plan knows."""
-        if only_tensorwise(cohort, step):
+        if cohort.plan is None and only_tensorwise(cohort, step):
             raise ValueError(
                 f"recipe {step.recipe.name!r} with scope {step.recipe.scope!r} is not compiled for such parts of tensors; "
                 "use backend='eager'"

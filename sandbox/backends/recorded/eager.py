@@ -37,9 +37,7 @@ class Eager(Planned):
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """As `Planned.load`; matrices, which are no sum of pieces, long histories and recipes without a graph are left to the
         reference."""
-        recipe = step.recipe
-        long = recipe.state_words >= HISTORY and cohort.parts is None
-        if cohort.plan is None and (recipe.alone or long or only_tensorwise(cohort, step)):
+        if cohort.plan is None and _needs_reference(cohort, step):
             cohort.plan = _Refused("", warned=True)
         if not isinstance(cohort.plan, _Refused):
             try:
@@ -63,6 +61,12 @@ class Eager(Planned):
         if not cohort.plan.warned:
             cohort.plan.warned = True
             warnings.warn(f"{cohort.plan.why}\nIts steps run tensor by tensor, as with backend='reference'.", stacklevel=4)
+
+
+def _needs_reference(cohort: Cohort, step: Step) -> bool:
+    """Whether the recipe takes whole matrices or keeps a long history, or no plan knows how the ranks share its scalars."""
+    long = cohort.parts is None and step.recipe.state_words >= HISTORY
+    return step.recipe.alone or long or only_tensorwise(cohort, step)
 
 
 @dataclasses.dataclass

@@ -24,6 +24,7 @@ from sandbox.backends.recorded.fused import alike, fuse
 from sandbox.backends.tracing.cut import Phase
 from sandbox.backends.tracing.layout import fill_places, row_sums
 from sandbox.backends.tracing.record import NotRecordable
+from sandbox.utils.private_torch import schema
 
 ATEN, OURS = torch.ops.aten, torch.ops.apollo_sandbox
 FILLS = {ATEN.ones_like.default: 1, ATEN.zeros_like.default: 0}
@@ -271,8 +272,8 @@ def _base(node: Node) -> Node:
 
 
 def _is_view(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    alias = schema.returns[0].alias_info if schema and schema.returns else None
+    returns = getattr(schema(node.target), "returns", None)
+    alias = returns[0].alias_info if returns else None
     return alias is not None and not alias.is_write
 
 

@@ -77,7 +77,7 @@ def _without_overloads(traced: GraphModule) -> GraphModule:
     for node in traced.graph.nodes:
         if node.target is torch.ops.aten.sym_size.int:
             node.target = torch.ops.aten.size
-        elif isinstance(node.target, torch._ops.OpOverload):
+        elif hasattr(node.target, "overloadpacket"):
             node.target = node.target.overloadpacket
     traced.recompile()
     return traced

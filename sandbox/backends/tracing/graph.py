@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from sandbox.backends.tracing import layout
 from sandbox.backends.tracing.record import record
 from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, RIGHT, ROWS, SCOPE, SQUARE, TENSOR
 from sandbox.recipe import Recipe, kernel, rounding
 from sandbox.utils import suggest
+from sandbox.utils.private_torch import pytree
 
 # Tracing and compiling change what belongs to the whole process: one thread at a time.
 LOCK = threading.RLock()

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from sandbox.utils.private_torch import TorchDispatchMode, pytree
 
 
 class NotRecordable(ValueError):

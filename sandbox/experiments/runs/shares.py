@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.utils import _pytree as pytree
 
 from sandbox.distributed import replicas
 from sandbox.tasks import Task
 from sandbox.tasks.streams import Generators
 from sandbox.utils import suggest
+from sandbox.utils.private_torch import pytree
 
 TOLERANCE = 1e-3  # of ∇f, relative; a sum of shares differs by its rounding from the whole, 1e-6 in float32
 

@@ -22,6 +22,8 @@ from sandbox.probes import EVERYTHING
 from sandbox.recipe import Recipe
 from sandbox.tasks import Task
 
+DROPOUTS = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout
+
 TOGETHER = "vmap"  # the way that such a run names
 Tell = Callable[[int, int, Row | None], None]  # a run's place, updates since the last call, an evaluation if there is one
 
@@ -48,7 +50,7 @@ def network(task: Task) -> str | None:
         return "the network has buffers"
     if any(not p.requires_grad for p in start.parameters()):
         return "the network has frozen parameters"
-    if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in start.modules()):
+    if any(isinstance(m, DROPOUTS) and m.p > 0 for m in start.modules()):
         return "the network has dropout"
     if any(set(group) - {"params"} for group in task.groups(start)):
         return "the task has parameter groups"
