@@ -123,7 +123,7 @@ def judge(found: Mapping[str, np.ndarray], progress: Callable[[int, int], None] 
     """How often the statistics of `compare` err and find on differences that no effect made.
 
     found: measure -> (comparisons, pairs), symmetric about 0; comparisons a multiple of four, for Holm's families.
-    The shift of A/B is the smallest that `smallest_found` says is found with 80 % power, for the σ of all differences together.
+    The shift of A/B is `smallest_detectable` with 80 % power, for the σ of all differences together.
     progress: called with (comparisons judged, in all).  Raises ValueError for differences that are all equal.
     """
     rates, done, total, pairs = [], 0, sum(len(d) for d in found.values()), 0
@@ -140,7 +140,7 @@ def judge(found: Mapping[str, np.ndarray], progress: Callable[[int, int], None] 
                 progress(done, total)
         p = [r.p for r in results]
         families = [statistics.holm(p[i : i + FAMILY]) for i in range(0, len(p), FAMILY)]
-        shift = statistics.smallest_found(sigma, pairs, POWER, LEVEL)
+        shift = statistics.smallest_detectable(sigma, pairs, POWER, LEVEL)
         excluded = sum(_excludes(r.low, r.high) for r in results)
         shifted = sum(_excludes(*statistics.interval(row + shift)) for row in d)
         rates += [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox.blocks import TwoLoop, UnitLength
-from sandbox.studies.rates import Rate
+from sandbox.studies.rates import RateSchedule
 from sandbox.studies.study import Arm
 
 BETA, SIGMA = 0.9, 0.01  # Apollo's
@@ -78,7 +78,7 @@ def wmt(scale: float = 1.0) -> dict[str, Arm]:
     """WMT 2014's arms; scale: a factor before the lengths of warm-up, for shorter runs."""
     adam = Arm(
         name="adam", method="adam", lr=5e-4, weight_decay=1e-4, decay="decoupled", clip=CLIP, warmup=round(4000 * scale),
-        numbers={"curvature.beta": 0.98}, rate=Rate("inverse-sqrt"),
+        numbers={"curvature.beta": 0.98}, rate=RateSchedule("inverse-sqrt"),
     )  # fmt: skip
     plain = adam.but(numbers={}, rate=None)
     apollo = Arm(name="apollo", method="apollo", lr=0.1, weight_decay=1e-8, clip=CLIP, warmup=round(1000 * scale))
@@ -96,7 +96,7 @@ def wmt(scale: float = 1.0) -> dict[str, Arm]:
 # -- the toy network ----------------------------------------------------------------------------------------------------
 
 TOY_RATES = (0.2, 0.1, 0.05, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002)
-TOY_RATE = Rate("exponential", factor=0.95, pieces=50)
+TOY_RATE = RateSchedule("exponential", factor=0.95, pieces=50)
 
 
 def _two_loops(memory: int) -> UnitLength:

@@ -194,6 +194,6 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def of(study: str) -> list[int]:
-    """Numbers of the claims that a study has a say in."""
+def numbers(study: str) -> list[int]:
+    """Returns the numbers of the claims that a study contributes to."""
     return [claim.number for claim in CLAIMS if study in claim.by.reads]

@@ -30,7 +30,7 @@ class Comparison:
         """The smallest difference found with 80 % power; "" where there is no such number."""
         if self.of is None or self.difference is None or self.difference.mean is None:
             return ""
-        return amount(self.of, statistics.smallest_found(self.difference.spread, self.difference.pairs))
+        return amount(self.of, statistics.smallest_detectable(self.difference.spread, self.difference.pairs))
 
 
 class Decider(Protocol):
