@@ -71,4 +71,4 @@ class Compare(interrupt.Command):
 
     def interrupted(self) -> str:
         """Returns what to say after Ctrl-C."""
-        return interrupt.kept(self._folder(), "runs/*.json", what="runs")
+        return interrupt.resumable(self._folder(), "runs/*.json", what="runs")

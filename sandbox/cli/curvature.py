@@ -64,4 +64,4 @@ class Curvature(interrupt.Command):
 
     def interrupted(self) -> str:
         """Returns what to say after Ctrl-C."""
-        return interrupt.kept(self._folder(), "runs/*.json", what="runs")
+        return interrupt.resumable(self._folder(), "runs/*.json", what="runs")

@@ -27,7 +27,7 @@ def from_settings(settings: type, **defaults: Any) -> Callable[[Command], Comman
             updates: Any = dataclasses.make_dataclass(
                 "Options", _options(Options, set(), {}), namespace={"__doc__": Options.__doc__}
             )
-            options.append(("run", OmitArgPrefixes[updates], dataclasses.field(default_factory=updates)))
+            options.append(("run", OmitArgPrefixes[updates], dataclasses.field(default_factory=updates)))  # type: ignore[misc]
         more = {"__doc__": command.__doc__, "__module__": command.__module__}
         return dataclasses.make_dataclass(command.__name__, options, bases=(command,), namespace=more)  # type: ignore[return-value]
 

@@ -80,14 +80,14 @@ class Study(interrupt.Command):
 
     def interrupted(self) -> str:
         """Returns what to say after Ctrl-C."""
-        return interrupt.kept(self.out, "*/*/*/runs/*.json", what="runs")
+        return interrupt.resumable(self.out, "*/*/*/runs/*.json", what="runs")
 
     def _report(self) -> int:
         from sandbox import studies
         from sandbox.studies import report
 
         console = screen.console()
-        rows = report.kept(self.out, self.tier)
+        rows = report.load(self.out, self.tier)
         if self.name != "all":
             study = studies.get(self.name)
             if study.key not in rows:

@@ -67,4 +67,4 @@ class Sweep(interrupt.Command):
 
     def interrupted(self) -> str:
         """Returns what to say after Ctrl-C."""
-        return interrupt.kept(self._folder(), "sweep.parquet", what="blocks of members")
+        return interrupt.resumable(self._folder(), "sweep.parquet", what="blocks of members")

@@ -1,4 +1,4 @@
-"""The arms of the paper's tables, number for number, and those that stand beside them here."""
+"""The arms of the paper's tables, number for number, and further ones for comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADAHESSIAN = Arm(
 
 
 def images(warmup: int = 500, decay: float = 1.0) -> dict[str, Arm]:
-    """CIFAR-10's arms by name, Apollo first; decay: a factor before every γ, to keep T η γ in shorter runs.
+    """Returns CIFAR-10's arms by name, Apollo first; decay: a factor before every γ, to keep T η γ in shorter runs.
 
     sgd-w is momentum SGD with Apollo's warm-up at Apollo's rate on the floor, (η/σ)(1-β), and Apollo's γ.
     """
@@ -33,7 +33,7 @@ def images(warmup: int = 500, decay: float = 1.0) -> dict[str, Arm]:
 
 
 def imagenet() -> dict[str, Arm]:
-    """ImageNet's arms: CIFAR-10's with other γ.  AdaHessian's γ is not stated in the paper: CIFAR-10's is kept."""
+    """Returns ImageNet's arms: CIFAR-10's with other γ.  AdaHessian's γ is not stated in the paper: CIFAR-10's is used."""
     gammas = {
         "apollo": 1e-4,
         "sgd": 1e-4,
@@ -44,12 +44,12 @@ def imagenet() -> dict[str, Arm]:
         "adam*": 1e-4,
         "radam*": 1e-4,
     }
-    found = {name: arm.but(weight_decay=gammas.get(name, arm.weight_decay)) for name, arm in images().items()}
-    return {**found, "sgd-w": floor_sgd(found["apollo"])}
+    arms = {name: arm.but(weight_decay=gammas.get(name, arm.weight_decay)) for name, arm in images().items()}
+    return {**arms, "sgd-w": floor_sgd(arms["apollo"])}
 
 
 def floor_sgd(apollo: Arm) -> Arm:
-    """What Apollo is, to first order, where all coordinates are on the floor: SGD with momentum at (η/σ)(1-β), else alike."""
+    """Returns momentum SGD at (η/σ)(1-β), which Apollo is, to first order, where all coordinates are on the floor."""
     return apollo.but(name="sgd-w", method="sgd", lr=round(apollo.lr / SIGMA * (1 - BETA), 12), numbers={})
 
 
@@ -59,7 +59,7 @@ CLIP = ("global", 1.0)
 
 
 def billion_words(warmup: int = 0) -> dict[str, Arm]:
-    """One Billion Words' arms; the paper states no warm-up for this task."""
+    """Returns One Billion Words' arms; the paper states no warm-up for this task."""
     adam = Arm(name="adam", method="adam", lr=1e-3, clip=CLIP)
     apollo = Arm(name="apollo", method="apollo", lr=0.1, clip=CLIP, warmup=warmup)
     belief = {"curvature.eps": 1e-12, "rectifier.eps": 1e-12}
@@ -75,7 +75,7 @@ def billion_words(warmup: int = 0) -> dict[str, Arm]:
 
 
 def wmt(scale: float = 1.0) -> dict[str, Arm]:
-    """WMT 2014's arms; scale: a factor before the lengths of warm-up, for shorter runs."""
+    """Returns WMT 2014's arms; scale: a factor before the lengths of warm-up, for shorter runs."""
     adam = Arm(
         name="adam", method="adam", lr=5e-4, weight_decay=1e-4, decay="decoupled", clip=CLIP, warmup=round(4000 * scale),
         numbers={"curvature.beta": 0.98}, rate=RateSchedule("inverse-sqrt"),
@@ -100,14 +100,14 @@ TOY_RATE = RateSchedule("exponential", factor=0.95, pieces=50)
 
 
 def _two_loops(memory: int) -> UnitLength:
-    """The variant's own solver, with another memory."""
+    """Returns the variant's own solver, with another memory."""
     return UnitLength(inner=TwoLoop(memory=memory, damped=True, tiny=1e-30), exponent=0.5)
 
 
 def toy(warmup: int = 10) -> dict[str, Arm]:
-    """The toy network's arms: SdLBFGS with a memory of 100 pairs, as the paper has it, and of 10.
+    """Returns the toy network's arms: SdLBFGS with a memory of 100 pairs, as the paper has it, and of 10.
 
-    Beside them torch's L-BFGS, one iteration a batch: the same recursion on successive minibatches, undamped, and directions
+    Beside them torch's L-BFGS, one iteration per batch: the same recursion on successive minibatches, undamped, and directions
     of any length.
     """
     apollo = Arm(name="apollo", method="apollo", lr=1e-3, warmup=warmup)
@@ -127,7 +127,7 @@ def toy(warmup: int = 10) -> dict[str, Arm]:
 
 
 def digits(warmup: int = 25) -> dict[str, Arm]:
-    """The standard arms at their own default rates without decay."""
+    """Returns the standard arms at their own default rates without decay."""
     apollo = Arm(name="apollo", method="apollo", lr=0.01, warmup=warmup)
     rows = (
         apollo,

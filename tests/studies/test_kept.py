@@ -14,7 +14,7 @@ from sandbox.studies import report
 from sandbox.studies.run import provenance, run
 
 FOLDER = Path(__file__).parents[2] / "notebooks" / "studies"
-KEPT = report.kept(FOLDER, "cpu")
+KEPT = report.load(FOLDER, "cpu")
 
 
 def test_every_kept_arm_has_three_seeds():

@@ -120,7 +120,7 @@ def test_the_paper_tier_stops_without_its_data(tmp_path, monkeypatch):
 
 def test_reports(tmp_path):
     path = run(small(seeds=3), "smoke", tmp_path)
-    assert report.kept(tmp_path, "smoke").keys() == {"F0"}
+    assert report.load(tmp_path, "smoke").keys() == {"F0"}
     tables = report.tables(small(), pl.read_parquet(path))
     assert [title for title, *_ in tables] == ["F0 main", "F0 main, minus apollo"]
     assert [row[0] for row in tables[0][2]] == ["apollo", "sgd"]

@@ -31,13 +31,13 @@ def tune(plan: Tunable, work: Work, what: str) -> dict[str, Tuner]:
     """Tries the trials of every method; returns a tuner per method's name, with the mean validation loss of each trial."""
     tuners = {m.name: Tuner(plan.axes(m), plan.tuner, plan.trials, i) for i, m in enumerate(plan.methods)}
     while True:
-        asked = {name: tuner.ask() for name, tuner in tuners.items()}
-        if not any(asked.values()):
+        proposals = {name: tuner.ask() for name, tuner in tuners.items()}
+        if not any(proposals.values()):
             return tuners
         done = work.run(
-            [(m, run) for m in plan.methods for n in asked[m.name] for run in plan.tuning(m, {"lr": m.lr, **n})], what
+            [(m, run) for m in plan.methods for n in proposals[m.name] for run in plan.tuning(m, {"lr": m.lr, **n})], what
         )
-        for name, numbers in asked.items():
+        for name, numbers in proposals.items():
             losses = work.losses([run for method, run in done if method.name == name])
             each = len(losses) // max(len(numbers), 1)
             means = [float(np.mean(losses[i * each : (i + 1) * each])) if losses else math.inf for i in range(len(numbers))]

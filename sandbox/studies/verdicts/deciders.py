@@ -1,4 +1,4 @@
-"""What a claim comes down to: relations between quantities, and what the rows say of each."""
+"""Relations between quantities that decide claims, and their evaluation on rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandbox.studies.verdicts.quantities import Missing, Quantity, Rows, Seeds, 
 class Comparison:
     """says: +1 as claimed, -1 the opposite, 0 neither beyond its 95 % interval.  p: of no difference, two-sided.
 
-    shown: what was compared, the difference and its interval.  of, difference: the quantity and the difference in it, if any.
+    shown: the comparison, the difference and its interval.  of, difference: the quantity and its difference, if any.
     """
 
     says: int
@@ -27,14 +27,14 @@ class Comparison:
     difference: statistics.Difference | None = None
 
     def smallest(self) -> str:
-        """The smallest difference found with 80 % power; "" where there is no such number."""
+        """Returns the smallest difference detectable with 80 % power; "" where there is no such number."""
         if self.of is None or self.difference is None or self.difference.mean is None:
             return ""
         return amount(self.of, statistics.smallest_detectable(self.difference.spread, self.difference.pairs))
 
 
 class Decider(Protocol):
-    """reads: keys of the studies whose rows it needs.  compared: what they say; raises Missing where they are not there."""
+    """reads: keys of the studies whose rows it needs.  compared: the comparisons; raises Missing where rows are missing."""
 
     @property
     def reads(self) -> set[str]: ...  # noqa: D102
@@ -51,19 +51,19 @@ class Better:
 
     @property
     def reads(self) -> set[str]:
-        """Of all."""
+        """Keys of all their studies."""
         return self.left.reads.union(*(q.reads for q in self.than))
 
     def compared(self, rows: Rows) -> list[Comparison]:
-        """One of each of `than`."""
+        """Returns one comparison per member of `than`."""
         mine, sign = self.left.values(rows), 1 if self.left.higher else -1
-        found = []
+        comparisons = []
         for other in self.than:
             a, b = paired(mine, other.values(rows))
             d = statistics.paired(a, b)
-            shown = f"{self.left} − {other} {told(self.left, d)}"
-            found.append(Comparison(sign * direction(d, a, b), p_of(d), shown, self.left, d))
-        return found
+            shown = f"{self.left} − {other} {interval_text(self.left, d)}"
+            comparisons.append(Comparison(sign * direction(d, a, b), p_of(d), shown, self.left, d))
+        return comparisons
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,16 +76,16 @@ class Close:
 
     @property
     def reads(self) -> set[str]:
-        """Of both."""
+        """Keys of both studies."""
         return self.left.reads if isinstance(self.right, float) else self.left.reads | self.right.reads
 
     def compared(self, rows: Rows) -> list[Comparison]:
-        """The one."""
+        """Returns the one comparison."""
         mine = self.left.values(rows)
         a, b = paired(mine, dict.fromkeys(mine, self.right) if isinstance(self.right, float) else self.right.values(rows))
         d = statistics.paired(a, b)
         right = f"{self.right:g}" if isinstance(self.right, float) else str(self.right)
-        shown = f"{self.left} − {right} {told(self.left, d)}, margin {amount(self.left, self.margin)}"
+        shown = f"{self.left} − {right} {interval_text(self.left, d)}, margin {amount(self.left, self.margin)}"
         if d.mean is None or d.low is None or d.high is None:
             return [Comparison(0, 1.0, shown)]
         within, beyond = -self.margin < d.low and d.high < self.margin, d.low > self.margin or d.high < -self.margin
@@ -106,11 +106,11 @@ class Same:
 
     @property
     def reads(self) -> set[str]:
-        """The one study."""
+        """The study's key."""
         return {self.study}
 
     def compared(self, rows: Rows) -> list[Comparison]:
-        """The largest relative difference to the first, of all evaluations of all runs."""
+        """Compares all evaluations of all runs with the first by the largest relative difference."""
         curves = []
         for part in self.parts:
             scale = 2.0 ** int(part[2:]) if part.startswith("2^") else 1.0
@@ -126,7 +126,7 @@ class Same:
 class Steadier:
     """The rates chosen for `arm` in several (study, part) spread over fewer decades than those of `than`.
 
-    step: decades between neighbouring rates of a search; what differs by less is not told apart.
+    step: decades between neighbouring rates of a search; smaller differences do not count.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -136,11 +136,11 @@ class Steadier:
 
     @property
     def reads(self) -> set[str]:
-        """Of all places."""
+        """Keys of the studies of all places."""
         return {study for study, _ in self.places}
 
     def compared(self, rows: Rows) -> list[Comparison]:
-        """The one, without an interval: a rate is a point of a grid."""
+        """Returns the one comparison, without an interval: a rate is a point of a grid."""
         ranges = {}
         for arm in (self.arm, self.than):
             rates = [math.log10(final(rows, study, part, arm)["lr"][0]) for study, part in self.places]
@@ -154,23 +154,23 @@ class Steadier:
 
 @dataclasses.dataclass(frozen=True)
 class Every:
-    """All of them."""
+    """All deciders of a claim."""
 
     of: tuple[Decider, ...]
 
     @property
     def reads(self) -> set[str]:
-        """Of all."""
+        """Keys of all their studies."""
         return set().union(*(each.reads for each in self.of))
 
     def compared(self, rows: Rows) -> list[Comparison]:
-        """All."""
-        return [found for each in self.of for found in each.compared(rows)]
+        """Returns the comparisons of all."""
+        return [comparison for each in self.of for comparison in each.compared(rows)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """`then`, where the rows say all of `premise`; else nothing is tested, for the reason `otherwise`."""
+    """`then`, if the rows meet `premise`; otherwise nothing is tested, for the reason `otherwise`."""
 
     premise: Decider
     then: Decider
@@ -178,11 +178,11 @@ class Given:
 
     @property
     def reads(self) -> set[str]:
-        """Of both."""
+        """Keys of both studies."""
         return self.premise.reads | self.then.reads
 
     def compared(self, rows: Rows) -> list[Comparison]:
-        """What decides, if the premise is met."""
+        """Returns the comparisons of `then`.  Raises Missing where the premise is not met."""
         if any(c.says <= 0 for c in self.premise.compared(rows)):
             raise Missing(self.otherwise)
         return self.then.compared(rows)
@@ -190,17 +190,17 @@ class Given:
 
 @dataclasses.dataclass(frozen=True)
 class Open:
-    """No rows decide it; `why` in a few words."""
+    """A claim that no rows decide; `why` in a few words."""
 
     why: str
 
     @property
     def reads(self) -> set[str]:
-        """None."""
+        """No keys."""
         return set()
 
     def compared(self, rows: Rows) -> list[Comparison]:
-        """Raises Missing always."""
+        """Raises Missing with the reason."""
         raise Missing(self.why)
 
 
@@ -208,7 +208,7 @@ class Open:
 
 
 def paired(a: Seeds, b: Seeds) -> tuple[list[float], list[float]]:
-    """The numbers of the seeds that both have.  Raises Missing where there is none."""
+    """Returns the numbers of the common seeds.  Raises Missing where there is none."""
     seeds = sorted(set(a) & set(b))
     if not seeds:
         raise Missing("no seed is common to both")
@@ -216,7 +216,7 @@ def paired(a: Seeds, b: Seeds) -> tuple[list[float], list[float]]:
 
 
 def direction(d: statistics.Difference, a: list[float], b: list[float]) -> int:
-    """The sign of a difference beyond its interval, or of at least three pairs that agree where runs diverged; else 0."""
+    """Returns the sign of a difference beyond its interval, or of at least three agreeing pairs where runs diverged; else 0."""
     if d.low is None or d.high is None:
         signs = {(x > y) - (x < y) for x, y in zip(a, b, strict=True)}
         return signs.pop() if len(signs) == 1 and d.pairs > 2 else 0
@@ -224,7 +224,7 @@ def direction(d: statistics.Difference, a: list[float], b: list[float]) -> int:
 
 
 def p_of(d: statistics.Difference) -> float:
-    """Student's two-sided p of no difference, which three pairs can bring below 0.05; of signed ranks where runs diverged."""
+    """Returns Student's two-sided p of no difference, which three pairs can bring below 0.05; by ranks where runs diverged."""
     if d.mean is None:
         return d.p
     if not 0 < d.spread < math.inf:
@@ -232,15 +232,15 @@ def p_of(d: statistics.Difference) -> float:
     return float(2 * stats.t.sf(abs(d.mean) / d.spread * math.sqrt(d.pairs), d.pairs - 1))
 
 
-def told(q: Quantity, d: statistics.Difference) -> str:
-    """A difference with its interval."""
+def interval_text(q: Quantity, d: statistics.Difference) -> str:
+    """Formats a difference with its interval."""
     if d.mean is None or d.low is None or d.high is None:
         return f"(runs diverged, n = {d.pairs})"
     return f"{amount(q, d.mean, '+')} [{amount(q, d.low, '+')}, {amount(q, d.high, '+')}], n = {d.pairs}"
 
 
 def amount(q: Quantity, value: float, sign: str = "") -> str:
-    """A difference of a quantity: per cent of what is logarithmic, points of an accuracy, else the number."""
+    """Formats a difference of a quantity: per cent for logarithms, points for accuracies, else the number."""
     if q.unit == "relative":
         return f"{100 * math.expm1(min(value, 30.0)):{sign}.3g} %"
     return f"{100 * value:{sign}.3g} points" if q.unit == "points" else f"{value:{sign}.3g}"

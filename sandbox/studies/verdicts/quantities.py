@@ -1,4 +1,4 @@
-"""What is read off the final runs of an arm: a number a seed.
+"""Quantities of the final runs of an arm: one number per seed.
 
 A diverged run counts as the worst there is: infinite, or minus infinite where more is better.  Where rows or arms are not
 there, `Missing` says which.
@@ -19,11 +19,11 @@ Seeds = dict[int, float]
 
 
 class Missing(ValueError):
-    """A study, part or arm has not been run."""
+    """Raised where a study, part or arm has not been run."""
 
 
 class Quantity(Protocol):
-    """A number a seed.  higher: whether more is better.  reads: keys of the studies that it needs.
+    """One number per seed.  higher: whether more is better.  reads: keys of the studies that it needs.
 
     unit: of its differences: "relative" of logarithms, "points" of accuracies, "" for all others.
     """
@@ -59,19 +59,19 @@ class End:
 
     @property
     def unit(self) -> str:
-        """Accuracies are what is better when it is higher."""
+        """Relative for logarithms, points for quantities of which more is better: accuracies."""
         return "relative" if self.log else "points" if self.higher else ""
 
     @property
     def reads(self) -> set[str]:
-        """The one study."""
+        """The study's key."""
         return {self.study}
 
     def values(self, rows: Rows) -> Seeds:
-        """By seed.  Raises Missing."""
+        """Returns the numbers by seed.  Raises Missing."""
         worst = -math.inf if self.higher else math.inf
-        found = runs(self, rows).filter((pl.col("step") > 0) & (pl.col("step") <= self.share * pl.col("steps")))
-        last = found.filter(pl.col("step") == pl.col("step").max().over("seed"))
+        reached = runs(self, rows).filter((pl.col("step") > 0) & (pl.col("step") <= self.share * pl.col("steps")))
+        last = reached.filter(pl.col("step") == pl.col("step").max().over("seed"))
         lost = pl.col(self.column).is_null() | pl.col(self.column).is_nan()
         at_end = pl.col("diverged") if self.share == 1.0 else pl.lit(False)
         column = last.select("seed", pl.when(lost | at_end).then(worst).otherwise(pl.col(self.column)).alias("v"))
@@ -96,29 +96,29 @@ class AtTrainingLoss:
 
     @property
     def reads(self) -> set[str]:
-        """The one study."""
+        """The study's key."""
         return {self.study}
 
     def values(self, rows: Rows) -> Seeds:
-        """By seed.  Raises Missing."""
+        """Returns the numbers by seed.  Raises Missing."""
         curves = {arm: _curves(dataclasses.replace(self, arm=arm), rows) for arm in self.among}
-        found = {}
+        numbers = {}
         for seed, (train, validation) in curves[self.arm].items():
             level = max(min(curves[arm][seed][0]) for arm in self.among if seed in curves[arm])
-            found[seed] = _first_at(level, train, validation)
-        return found
+            numbers[seed] = _first_at(level, train, validation)
+        return numbers
 
     def __str__(self) -> str:
         return f"{self.arm} at equal training loss"
 
 
-def _curves(who: AtTrainingLoss, rows: Rows) -> dict[int, tuple[list[float], list[float]]]:
-    found: dict[int, tuple[list[float], list[float]]] = {}
-    for seed, train, validation in runs(who, rows).sort("step").select("seed", "train_loss", "validation_loss").rows():
-        both = found.setdefault(seed, ([], []))
+def _curves(quantity: AtTrainingLoss, rows: Rows) -> dict[int, tuple[list[float], list[float]]]:
+    curves: dict[int, tuple[list[float], list[float]]] = {}
+    for seed, train, validation in runs(quantity, rows).sort("step").select("seed", "train_loss", "validation_loss").rows():
+        both = curves.setdefault(seed, ([], []))
         both[0].append(train)
         both[1].append(validation)
-    return found
+    return curves
 
 
 def _first_at(level: float, train: list[float], validation: list[float]) -> float:
@@ -133,7 +133,7 @@ def _first_at(level: float, train: list[float], validation: list[float]) -> floa
 
 @dataclasses.dataclass(frozen=True)
 class Combined:
-    """Numbers of several quantities made into one, seed by seed."""
+    """A quantity computed from several others, seed by seed."""
 
     name: str
     make: Callable[[list[float]], float]
@@ -143,37 +143,37 @@ class Combined:
 
     @property
     def reads(self) -> set[str]:
-        """Theirs."""
+        """Keys of all their studies."""
         return set().union(*(q.reads for q in self.of))
 
     def values(self, rows: Rows) -> Seeds:
-        """By seed.  Raises Missing."""
-        found = [q.values(rows) for q in self.of]
-        return {seed: self.make([f[seed] for f in found]) for seed in found[0] if all(seed in f for f in found)}
+        """Returns the numbers by seed.  Raises Missing."""
+        parts = [q.values(rows) for q in self.of]
+        return {seed: self.make([p[seed] for p in parts]) for seed in parts[0] if all(seed in p for p in parts)}
 
     def __str__(self) -> str:
         return self.name
 
 
 def spread(name: str, *of: Quantity) -> Combined:
-    """The largest of some quantities minus the smallest; of two, how far they are apart."""
+    """Returns the largest of some quantities minus the smallest; for two, their distance."""
     return Combined(name, lambda v: 0.0 if max(v) == min(v) else max(v) - min(v), of, unit=of[0].unit)
 
 
 def minus(a: Quantity, b: Quantity) -> Combined:
-    """a - b: a gain where more of them is better."""
+    """Returns a - b: a gain where more of them is better."""
     return Combined(f"({a} − {b})", lambda v: 0.0 if v[0] == v[1] else v[0] - v[1], (a, b), a.higher, a.unit)
 
 
 def slope(name: str, sizes: tuple[float, ...], of: tuple[Quantity, ...]) -> Combined:
-    """The exponent s of v = c size^s by least squares, for quantities that are logarithms."""
+    """Returns the exponent s of v = c size^s by least squares, for quantities that are logarithms."""
     x = np.log(sizes)
     return Combined(name, lambda v: float(np.polyfit(x, v, 1)[0]), of)
 
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """`column` of that arm whose mean of `by` is the best."""
+    """`column` of the arm with the best mean of `by`."""
 
     name: str
     study: str
@@ -185,16 +185,16 @@ class Best:
 
     @property
     def unit(self) -> str:
-        """As of an end."""
+        """Points for accuracies, as for `End`."""
         return "points" if self.higher else ""
 
     @property
     def reads(self) -> set[str]:
-        """The one study."""
+        """The study's key."""
         return {self.study}
 
     def values(self, rows: Rows) -> Seeds:
-        """By seed.  Raises Missing."""
+        """Returns the numbers by seed.  Raises Missing."""
         ends = {arm: End(self.study, self.part, arm, self.by, self.higher).values(rows) for arm in self.arms}
         means = {arm: float(np.mean(list(v.values()))) for arm, v in ends.items()}
         arm = (max if self.higher else min)(means, key=means.__getitem__)
@@ -204,19 +204,19 @@ class Best:
         return self.name
 
 
-def runs(who: End | AtTrainingLoss, rows: Rows) -> pl.DataFrame:
-    """The final runs of an arm.  Raises Missing."""
-    return final(rows, who.study, who.part, who.arm)
+def runs(quantity: End | AtTrainingLoss, rows: Rows) -> pl.DataFrame:
+    """Returns the final runs of a quantity's arm.  Raises Missing."""
+    return final(rows, quantity.study, quantity.part, quantity.arm)
 
 
 def final(rows: Rows, study: str, part: str, arm: str) -> pl.DataFrame:
-    """The final runs of an arm.  Raises Missing."""
+    """Returns the final runs of an arm.  Raises Missing."""
     if study not in rows:
         raise Missing(f"{study} has not been run")
-    found = rows[study].filter((pl.col("role") == "final") & (pl.col("part") == part))
-    if not len(found):
+    result = rows[study].filter((pl.col("role") == "final") & (pl.col("part") == part))
+    if not len(result):
         raise Missing(f"{study} {part} has not been run")
-    found = found.filter(pl.col("arm") == arm)
-    if not len(found):
+    result = result.filter(pl.col("arm") == arm)
+    if not len(result):
         raise Missing(f"{study} {part} has no runs of {arm}")
-    return found
+    return result
