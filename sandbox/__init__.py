@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sandbox.backends.torchscript.scripted import script
     from sandbox.experiments.compare import compare
     from sandbox.experiments.inspect import inspect
-    from sandbox.experiments.runs.outside import Outside
+    from sandbox.experiments.runs.torch_optimizer import TorchOptimizer
     from sandbox.experiments.sweep import sweep
     from sandbox.forms.ablation import ablate
     from sandbox.optimizer import Optimizer
@@ -32,7 +32,8 @@ _NAMES = {
     "ablate": "sandbox.forms.ablation",
     "Optimizer": "sandbox.optimizer",
     "Task": "sandbox.tasks",
-    "Outside": "sandbox.experiments.runs.outside",
+    "TorchOptimizer": "sandbox.experiments.runs.torch_optimizer",
+    "Outside": "sandbox.experiments.runs.torch_optimizer",  # its name in version 0.1
     "export": "sandbox.backends.torchscript.exported",
     "script": "sandbox.backends.torchscript.scripted",
     "compare": "sandbox.experiments.compare",
@@ -44,7 +45,7 @@ _MODULES = (
     *("probes", "schedules", "studies", "tasks"),
 )
 
-__all__ = ["Optimizer", "Outside", "Recipe", "Task", "ablate", "compare", "export", "inspect", "script", "sweep"]
+__all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "script", "sweep"]
 __all__ += _MODULES
 
 lazy.install()

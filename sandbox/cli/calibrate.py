@@ -1,4 +1,4 @@
-"""`calibrate`: the statistics of `compare`, tried where the truth is known."""
+"""`calibrate`: the statistics of `compare`, tested where the truth is known."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ class Calibrate(interrupt.Command):
     """The first of the runs' seeds."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Runs the comparisons and shows the rates."""
         with interrupts.postponed():
             from sandbox.experiments.calibrate import differences, judge
 
         console = screen.console()
         options = {name: getattr(self, name) for name in ("comparisons", "pairs", "steps", "seed")}
         with screen.progress(console, "member steps") as progress:
-            found = differences(
+            paired = differences(
                 self.recipe, self.task, progress=lambda done, total: progress(done, total, "training"), **options
             )
         with screen.progress(console, "comparisons") as progress:
-            result = judge(found, progress=lambda done, total: progress(done, total, "comparing"))
+            result = judge(paired, progress=lambda done, total: progress(done, total, "comparing"))
         screen.table(console, *result.table())
         for line in result.notes():
             screen.say(console, line)
         return 0 if result.holds else FAILED
 
     def interrupted(self) -> str:
-        """Nothing is written."""
+        """Returns what to say after Ctrl-C: nothing is written."""
         return "Interrupted; nothing is kept."

@@ -1,4 +1,4 @@
-"""`variants`, `show` and `tasks`: what there is."""
+"""`variants`, `show` and `tasks`: lists of what is available."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandbox.utils import interrupts
 
 @dataclasses.dataclass
 class Variants(interrupt.Command):
-    """List every variant: its state a parameter, gradients a step, what it is and whose.  `show NAME` says more."""
+    """List every variant: its state per parameter, gradients per step, what it is and whose.  `show NAME` says more."""
 
     def main(self) -> int:
         """Prints the table."""
@@ -46,7 +46,7 @@ class Show(interrupt.Command):
     """Print TOML, to be edited and used wherever a name is."""
 
     def main(self) -> int:
-        """Prints it."""
+        """Prints the recipe."""
         with interrupts.postponed():
             from sandbox.forms import lookup, toml
 

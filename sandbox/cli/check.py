@@ -1,4 +1,4 @@
-"""`check`: theorems, by number.  Each check is a command of its own, so that an option it does not use is refused."""
+"""`check`: theorems, numerically.  Each check is a command of its own, so that an option it does not use is refused."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ OUT = Path("results/check")
 
 @dataclasses.dataclass
 class Counterexamples:
-    """What refutes the paper's statements, each with both sides of its claim.
+    """Counterexamples to the paper's statements, each with both sides of its claim.
 
-    Exit code 0; with --certify 1 where a proof does not come out.
+    Exit code 0; with --certify 1 where a proof fails.
     """
 
     certify: bool = False
     """Prove each one in ball arithmetic (needs the extra `theory`)."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Shows or proves the counterexamples."""
         from theory_checks.proofs import certificates, counterexamples
 
         if not self.certify:
@@ -40,16 +40,16 @@ class Counterexamples:
             ]
             screen.table(screen.console(), head, rows)
             return 0
-        ended = 0
+        code = 0
         for name in certificates.PROOFS:
-            found = certificates.certify(name)
-            sys.stdout.write(f"{found}\n    {found.claim}\n")
-            ended = max(ended, 0 if found.proved else 1)
-        return ended
+            proof = certificates.certify(name)
+            sys.stdout.write(f"{proof}\n    {proof.claim}\n")
+            code = max(code, 0 if proof.proved else 1)
+        return code
 
 
 @dataclasses.dataclass
-class _Run:
+class _OnlineRun:
     """A recipe on an online problem with rate eta/sqrt(t)."""
 
     recipe: str = "apollo"
@@ -62,7 +62,7 @@ class _Run:
     eta: float | None = None
     """The rate is eta/sqrt(t); default the recipe's own rate."""
 
-    def inputs(self) -> tuple[Any, Any, Any]:
+    def resolve(self) -> tuple[Any, Any, Any]:
         """Returns the recipe, the problem, and η_t as a function of t.  Without a name of their own they get their option's."""
         from sandbox.forms import lookup
         from sandbox.recipe import Recipe
@@ -81,7 +81,7 @@ class _Run:
 
 
 @dataclasses.dataclass
-class Regret(_Run):
+class Regret(_OnlineRun):
     """Theorem 2 and its repaired forms on a run: every premise with its margin, every bound, each step of the proof.
 
     The recipe is run without bias correction, as the proofs are.  Exit code 1 where a repaired statement is violated.
@@ -95,14 +95,14 @@ class Regret(_Run):
     """Folder for the report as JSON and a plot."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Runs the recipe and writes the report."""
         from matplotlib.figure import Figure
 
         from sandbox.blocks import EMA
         from theory_checks import record
         from theory_checks.claims import regret
 
-        recipe, problem, rate = self.inputs()
+        recipe, problem, rate = self.resolve()
         screen.folder(self.out)
         if isinstance(recipe.moment, EMA) and recipe.moment.bias_correction:
             recipe = recipe.replace(moment=dataclasses.replace(recipe.moment, bias_correction=False), name=recipe.name)
@@ -115,14 +115,14 @@ class Regret(_Run):
 
 
 @dataclasses.dataclass
-class Coupling(_Run):
+class Coupling(_OnlineRun):
     """Theorem 1, repaired and as stated: (eta, sigma) against 4 (eta, sigma).  Exit code 1 where the repaired form fails."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Runs the check and prints its report."""
         from theory_checks.claims import coupling
 
-        recipe, problem, rate = self.inputs()
+        recipe, problem, rate = self.resolve()
         for as_stated in (False, True):
             report = coupling.check(recipe, problem, self.steps, lr=rate, as_stated=as_stated)
             sys.stdout.write(f"{report}\n")
@@ -132,14 +132,14 @@ class Coupling(_Run):
 
 
 @dataclasses.dataclass
-class ScaleInvariance(_Run):
+class ScaleInvariance(_OnlineRun):
     """The loss times 1024.  Exit code 1 where a recipe with the scale-invariant floor is not scale invariant."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Runs the check and prints its report."""
         from theory_checks.claims import scale_invariance
 
-        recipe, problem, rate = self.inputs()
+        recipe, problem, rate = self.resolve()
         report = scale_invariance.check(recipe, problem, self.steps, lr=rate)
         sys.stdout.write(f"{report}\n")
         return 0 if report.assumptions[0].holds or not scale_invariance.promised(recipe) else 1
@@ -159,12 +159,12 @@ class Adversary:
     seed: int = 0
     """Where to start."""
     certify: bool = False
-    """Prove what was found in ball arithmetic (needs the extra `theory`)."""
+    """Prove the result in ball arithmetic (needs the extra `theory`)."""
     out: Path = OUT
     """Folder for the report as JSON and a plot."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Searches and writes the reports."""
         from matplotlib.figure import Figure
 
         from theory_checks.search import adversary
@@ -173,25 +173,25 @@ class Adversary:
         outcomes = []
         for theorem in adversary.TARGETS if self.theorem == "all" else [self.theorem]:
             with screen.progress(screen.console(), "s") as progress:
-                found = adversary.search(theorem, minutes=self.minutes, seed=self.seed, progress=progress)
-            sys.stdout.write(f"{found}\n")
-            if self.certify and found.refuted:
-                sys.stdout.write(f"{adversary.certify(found)}\n")
+                result = adversary.search(theorem, minutes=self.minutes, seed=self.seed, progress=progress)
+            sys.stdout.write(f"{result}\n")
+            if self.certify and result.refuted:
+                sys.stdout.write(f"{adversary.certify(result)}\n")
             figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
-            found.plot(figure)
-            _write(self.out, f"adversary-{theorem}-{self.seed}", found.to_json(), figure)
-            outcomes.append(found)
-            if found.interrupted:
+            result.plot(figure)
+            _write(self.out, f"adversary-{theorem}-{self.seed}", result.to_json(), figure)
+            outcomes.append(result)
+            if result.interrupted:
                 break
-        screen.table(screen.console(), list(adversary.COLUMNS), [found.row() for found in outcomes])
-        if any(found.news for found in outcomes):
+        screen.table(screen.console(), list(adversary.COLUMNS), [result.row() for result in outcomes])
+        if any(result.news for result in outcomes):
             return 1
         return interrupt.EXIT_CODE if outcomes[-1].interrupted else 0
 
 
 @dataclasses.dataclass
 class Questions:
-    """What the theorems leave open, each question with its answer, the numbers, and the command that gives them again."""
+    """Questions that the theorems leave open, each with its answer, the numbers, and the command that reproduces them."""
 
     names: Positional[tuple[str, ...]] = ()
     """apollo, scale-invariant, scale-invariant-momentum, hessian-ema, ceiling, tight, same-batch; default all."""
@@ -201,7 +201,7 @@ class Questions:
     """Prove what is refuted in ball arithmetic, on shorter runs (needs the extra `theory`)."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Prints the answers."""
         from theory_checks.open_questions import questions
 
         for name in self.names or questions.QUESTIONS:
@@ -219,20 +219,20 @@ class Rates:
     """Folder for the figure."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Measures the slopes and draws them."""
         from matplotlib.figure import Figure
 
         from theory_checks.open_questions import rates
 
         screen.folder(self.out)
         figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
-        found = []
+        every = []
         for axes, measure in zip(figure.subplots(1, 2), (rates.of_regret, rates.of_gradients), strict=True):
             curves = measure(self.steps)
             rates.plot(curves, axes)
-            found += curves
+            every += curves
             sys.stdout.write("".join(f"{rate}\n" for rate in curves))
-        _write(self.out, "rates", json.dumps([dataclasses.asdict(rate) for rate in found], ensure_ascii=False), figure)
+        _write(self.out, "rates", json.dumps([dataclasses.asdict(rate) for rate in every], ensure_ascii=False), figure)
         return 0
 
 
@@ -244,9 +244,9 @@ class All:
     """Folder for the reports as JSON and plots."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Runs every check."""
         screen.folder(self.out)
-        ended = [
+        codes = [
             Counterexamples().main(),
             Coupling(recipe="apollow", problem="ridge-diabetes", steps=100, eta=0.02).main(),
             ScaleInvariance(recipe="scale-invariant", steps=100).main(),
@@ -254,8 +254,8 @@ class All:
         runs = [("apollo", "logistic-breast-cancer", 0.01), ("apollo", "cycle-box", 0.38), ("monotone", "cycle-box", 0.38)]
         runs += [("adam", "three-periodic", 0.5), ("amsgrad", "three-periodic", 0.5), ("hessian-ema", "ridge-diabetes", 0.01)]
         for recipe, problem, eta in runs:
-            ended.append(Regret(recipe=recipe, problem=problem, eta=eta, out=self.out).main())
-        return max(ended)
+            codes.append(Regret(recipe=recipe, problem=problem, eta=eta, out=self.out).main())
+        return max(codes)
 
 
 @dataclasses.dataclass
@@ -282,7 +282,7 @@ class Check(interrupt.Command):
     )
 
     def main(self) -> int:
-        """Runs it."""
+        """Runs the check."""
         with interrupts.postponed():  # what all of them need, torch among it
             from sandbox.forms import lookup
 
@@ -291,7 +291,7 @@ class Check(interrupt.Command):
         return self.what.main()
 
     def interrupted(self) -> str:
-        """What Ctrl-C leaves; a search for a counterexample returns the best so far by itself."""
+        """Returns what to say after Ctrl-C; a search for a counterexample returns the best so far by itself."""
         return interrupt.written(getattr(self.what, "out", OUT))
 
 

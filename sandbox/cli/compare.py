@@ -6,14 +6,15 @@ import dataclasses
 import os
 from pathlib import Path
 
-from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction
+from tyro.conf import Positional, UseAppendAction
 
-from sandbox.cli import interrupt, screen
-from sandbox.experiments.runs.settings import Options
+from sandbox.cli import interrupt, options, screen
+from sandbox.experiments.settings import ComparisonSettings
 from sandbox.utils import interrupts
 from sandbox.utils.literal import file_name
 
 
+@options.from_settings(ComparisonSettings, spacing=3.1623, jobs=os.cpu_count() or 1)
 @dataclasses.dataclass
 class Compare(interrupt.Command):
     """Compare variants on one task, with equal tuning budgets and paired seeds.
@@ -34,63 +35,31 @@ class Compare(interrupt.Command):
     """Names, TOML files, module:attribute, or torch optimizers."""
     task: str = "digits-mlp"
     """A name from apollo-sandbox tasks, module:attribute, or file.py:attribute."""
-    seeds: int = 10
-    """Final runs a variant; exploratory below 6 for two variants, 8 for five."""
-    tuning_seeds: int = 2
-    """Tuning runs for each learning rate."""
-    rates: int = 7
-    """Learning rates a variant, around its default."""
-    spacing: float = 3.1623
-    """Factor between neighbouring rates."""
     search: UseAppendAction[tuple[str, ...]] = ()
     """Other numbers to choose: NAME=LOW:HIGH[:log]; as often as there are numbers."""
-    tuner: str = "grid"
-    """How they are chosen: grid, random or tpe."""
-    trials: int | None = None
-    """Trials a variant (the number of rates)."""
-    steps: int | None = None
-    """Updates a run (the task's own number)."""
-    warmup: int | None = None
-    """Updates of linear warm-up (a tenth of the steps)."""
-    schedule: str = "constant"
-    """After the warm-up: constant, cosine, linear or inverse-sqrt."""
-    evaluations: int = 20
-    """Points of a curve."""
-    backend: str = "eager"
-    """How a step runs."""
-    vectorised: bool = True
-    """Make the runs of a variant together (backend eager): same numbers to rounding, several times faster for small networks.
-    Networks of LeNet's size and larger train as fast or faster one run at a time."""
-    run: OmitArgPrefixes[Options] = Options()
     probes: tuple[str, ...] = ()
     """Measurements inside steps, into probes.parquet: floor_occupancy, secant_residual, condition_failures, ..."""
-    every: int = 10
-    """Steps from one measurement to the next."""
     out: Path | None = None
     """Folder for results (results/TASK)."""
-    jobs: int = os.cpu_count() or 1
-    """Processes side by side; the ranks of a run count."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Runs the comparison and shows its tables."""
         with interrupts.postponed():
             from sandbox.experiments.compare import compare
             from sandbox.experiments.reports import report, tables
-            from sandbox.experiments.selection.search import spoken
+            from sandbox.experiments.selection.search import parse_range
 
-        own = ("variants", "task", "search", "out", "run")
-        arguments = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in own}
-        arguments |= {"out": self._folder(), **dataclasses.asdict(self.run)}
-        arguments["jobs"] = max(self.jobs // self.run.ranks, 1)
+        arguments = options.values(self, ComparisonSettings)
+        arguments["jobs"] = max(arguments["jobs"] // max(arguments["ranks"], 1), 1)
         console = screen.console()
         if not self.variants:
             raise ValueError("compare: name at least one variant, as in: apollo-sandbox compare apollo adamw")
         if self.out is not None:
             screen.folder(self.out)
-        search = dict(spoken(text) for text in self.search) or None
+        arguments |= {"search": dict(parse_range(text) for text in self.search) or None, "out": self._folder()}
         with screen.progress(console) as progress:
-            result = compare(list(self.variants), self.task, progress=progress, search=search, **arguments)
-        for head, rows in tables.of(result):
+            result = compare(list(self.variants), self.task, **{**arguments, "progress": progress})
+        for head, rows in tables.from_comparison(result):
             screen.table(console, head, rows)
         for line in tables.notes(result):
             screen.say(console, line)
@@ -101,5 +70,5 @@ class Compare(interrupt.Command):
         return self.out or Path("results") / file_name(self.task)
 
     def interrupted(self) -> str:
-        """What Ctrl-C leaves."""
-        return interrupt.kept(self._folder(), "runs/*.json", what="runs")
+        """Returns what to say after Ctrl-C."""
+        return interrupt.resumable(self._folder(), "runs/*.json", what="runs")

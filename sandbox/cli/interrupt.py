@@ -1,4 +1,4 @@
-"""Ctrl-C: whenever it comes, the command says what is kept and ends with exit code 130."""
+"""Ctrl-C: whenever it comes, the command says which results remain and ends with exit code 130."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Command:
         raise NotImplementedError
 
     def interrupted(self) -> str:
-        """What to say when Ctrl-C has ended `main`: what of the work is kept."""
+        """Returns what to say when Ctrl-C has ended `main`: which results remain."""
         return "Interrupted."
 
 
-def kept(folder: Path, results: str, *, what: str) -> str:
-    """What a command that continues where it stopped says: whether a file of the pattern `results` is in the folder yet."""
+def resumable(folder: Path, results: str, *, what: str) -> str:
+    """Returns the message of a command that continues where it stopped.  results: the pattern of its files."""
     if any(folder.glob(results)):
         return f"Interrupted. Finished {what} are kept in {folder}/; the same command continues from there."
     return f"Interrupted before any {what} were finished; nothing is kept."
 
 
 def written(folder: Path) -> str:
-    """What a command that writes its results at the end says."""
+    """Returns the message of a command that writes its results at the end."""
     if folder.is_dir() and any(folder.iterdir()):
         return f"Interrupted. Whatever was written to {folder}/ is kept."
     return "Interrupted before anything was written."

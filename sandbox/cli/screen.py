@@ -1,4 +1,4 @@
-"""What the commands write to the terminal: tables, and progress of long work."""
+"""Output of the commands to the terminal: tables, and progress of long work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def folder(out: Path) -> None:
-    """Makes the folder for results, before work whose results would find no place.  Raises ValueError where a file is there."""
+    """Creates the folder for results before the work begins.  Raises ValueError where a file is in the way."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -22,21 +22,21 @@ def folder(out: Path) -> None:
 
 
 def console() -> Console:
-    """A terminal; wide where the output is a file."""
+    """Returns a terminal; a wide one where the output is a file."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
 def table(console: Console, head: list[str], rows: list[list[str]]) -> None:
-    """A table; on a narrow terminal a block for each row."""
+    """Prints a table; on a narrow terminal one block per row."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
     if sum(widths) + 3 * len(widths) > console.width and len(head) > 4:
-        # too narrow for a line each: a block each
+        # too narrow for one line per row
         for row in rows:
             console.print(f"\n{row[0]}", style="bold", highlight=False, markup=False)
             for name, value in zip(head[1:], row[1:], strict=True):
@@ -51,13 +51,13 @@ def table(console: Console, head: list[str], rows: list[list[str]]) -> None:
 
 
 def say(console: Console, line: str) -> None:
-    """A line as it is: names in it are data."""
+    """Prints a line literally: names in it are data."""
     console.print(line, highlight=False, markup=False)
 
 
 @contextlib.contextmanager
 def progress(console: Console, unit: str = "runs") -> Iterator[Callable[[float, int, str], None]]:
-    """A bar on a terminal, a line a tenth of the way elsewhere."""
+    """Yields a progress callback: a bar on a terminal, elsewhere one line per tenth of the work."""
     if not sys.stdout.isatty():
         yield _lines(unit)
         return
@@ -76,19 +76,19 @@ def progress(console: Console, unit: str = "runs") -> Iterator[Callable[[float, 
 
 
 def _lines(unit: str) -> Callable[[float, int, str], None]:
-    said: set[int] = set()
+    shown: set[int] = set()
     first = last = began = 0.0
 
     def say(done: float, total: int, what: str) -> None:
         nonlocal first, last, began
-        if not said or done < last:  # it begins, or begins again with another part
-            said.clear()
+        if not shown or done < last:  # the start, or the start of another part
+            shown.clear()
             first, began = done, time.monotonic()
         last, tenth = done, int(10 * done // max(total, 1))
-        if tenth not in said:
-            said.add(tenth)
-            spent, made = time.monotonic() - began, done - first
-            left = f", about {spent * (total - done) / made:.0f} s left" if made and done < total else ""
+        if tenth not in shown:
+            shown.add(tenth)
+            spent, advanced = time.monotonic() - began, done - first
+            left = f", about {spent * (total - done) / advanced:.0f} s left" if advanced and done < total else ""
             sys.stderr.write(f"{what}: {int(done)} of {total} {unit}{left}\n")
             sys.stderr.flush()
 

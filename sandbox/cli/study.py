@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tyro.conf import Positional
 
@@ -14,7 +13,7 @@ from sandbox.cli import interrupt, screen
 
 @dataclasses.dataclass
 class Study(interrupt.Command):
-    """The paper's experiments: list them, run one in a size, report what was found.
+    """The paper's experiments: list them, run one in a size, report the results.
 
     Sizes: smoke (seconds, with packaged data), cpu (minutes to half an hour), gpu, and paper (its exact settings, on folders of
     full data). Runs that are there already are not repeated.
@@ -47,7 +46,7 @@ class Study(interrupt.Command):
     """With report all: keep tables, pictures and claims beside the rows."""
 
     def main(self) -> int:
-        """Does it."""
+        """Lists, runs or reports."""
         return {"list": self._list, "run": self._run, "report": self._report}[self.do]()
 
     def _list(self) -> int:
@@ -55,14 +54,15 @@ class Study(interrupt.Command):
         from sandbox.studies.verdicts import claims
 
         rows = [
-            [s.key, s.name, ", ".join(s.tiers), " ".join(map(str, claims.of(s.key))), s.question] for s in studies.all_studies()
+            [s.key, s.name, ", ".join(s.tiers), " ".join(map(str, claims.numbers(s.key))), s.question]
+            for s in studies.all_studies()
         ]
         screen.table(screen.console(), ["study", "name", "tiers", "claims", "question"], rows)
         return 0
 
     def _run(self) -> int:
         from sandbox import studies
-        from sandbox.experiments.runs.settings import Options
+        from sandbox.experiments.settings import Options
         from sandbox.studies.run import run
 
         console = screen.console()
@@ -72,28 +72,22 @@ class Study(interrupt.Command):
         for study in chosen:
             with screen.progress(console) as progress:
                 path = run(
-                    study,
-                    self.tier,
-                    self.out,
-                    parts=self.parts or None,
-                    seeds=self.seeds,
-                    jobs=self.jobs,
-                    options=Options(device=self.device),
-                    progress=functools.partial(_told, progress),
-                )
+                    study, self.tier, self.out, parts=self.parts or None, seeds=self.seeds, jobs=self.jobs,
+                    options=Options(device=self.device), progress=progress,
+                )  # fmt: skip
             screen.say(console, f"{study.key} {study.name}: {path}")
         return 0
 
     def interrupted(self) -> str:
-        """What Ctrl-C leaves."""
-        return interrupt.kept(self.out, "*/*/*/runs/*.json", what="runs")
+        """Returns what to say after Ctrl-C."""
+        return interrupt.resumable(self.out, "*/*/*/runs/*.json", what="runs")
 
     def _report(self) -> int:
         from sandbox import studies
         from sandbox.studies import report
 
         console = screen.console()
-        rows = report.kept(self.out, self.tier)
+        rows = report.load(self.out, self.tier)
         if self.name != "all":
             study = studies.get(self.name)
             if study.key not in rows:
@@ -114,7 +108,3 @@ class Study(interrupt.Command):
         if self.write:
             report.write(self.out, self.tier)
         return 0
-
-
-def _told(progress: Any, what: str, done: int, total: int) -> None:
-    progress(done, total, what)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from tyro.conf import Positional, UseAppendAction
 
-from sandbox.cli import interrupt, screen
+from sandbox.cli import interrupt, options, screen
+from sandbox.experiments.settings import SweepSettings
 from sandbox.utils import interrupts
 from sandbox.utils.literal import file_name
 
 
+@options.from_settings(SweepSettings)
 @dataclasses.dataclass
 class Sweep(interrupt.Command):
     """Train a recipe on a whole grid of numbers at once; a heat map for two, curves for one, Parquet for all.
@@ -28,30 +30,20 @@ class Sweep(interrupt.Command):
     recipe: Positional[str]
     """A name, a TOML file, or module:attribute."""
     vary: UseAppendAction[tuple[str, ...]]
-    """NAME=FROM:TO:COUNT[:log], or NAME=VALUE,VALUE,...; as often as there are numbers to vary."""
+    """NAME=FROM:TO:COUNT[:log], or NAME=VALUE,VALUE,...; repeat it for each number to vary."""
     task: str = "logistic-breast-cancer"
     """A name from apollo-sandbox tasks, module:attribute, or file.py:attribute."""
-    seeds: int = 1
-    """Runs of each combination; the picture shows their median."""
-    steps: int | None = None
-    """Updates a run (the task's own number)."""
-    warmup: int = 0
-    """Updates of linear warm-up."""
-    schedule: str = "constant"
-    """After the warm-up: constant, cosine or inverse-sqrt."""
-    compiled: bool = False
-    """Compile the vectorised step: pays from some hundred thousand member steps on."""
     memory: float = 1.0
     """GiB that the members which run together may take."""
     out: Path | None = None
     """Folder for results (results/sweep-RECIPE-TASK-NAMES, NAMES those of the varied numbers)."""
 
     def main(self) -> int:
-        """Runs it."""
+        """Runs the sweep and shows its best numbers."""
         with interrupts.postponed():
-            from sandbox.experiments.sweep import sweep, values_of
+            from sandbox.experiments.sweep import parse_values, sweep
 
-        pairs = [values_of(text) for text in self.vary]
+        pairs = [parse_values(text) for text in self.vary]
         names = [name for name, _ in pairs]
         if len(set(names)) < len(names):
             raise ValueError(f"--vary names {next(n for n in names if names.count(n) > 1)} twice")
@@ -59,13 +51,11 @@ class Sweep(interrupt.Command):
         out = self._folder()
         if self.out is not None:
             screen.folder(self.out)
-        options = {name: getattr(self, name) for name in ("seeds", "steps", "warmup", "schedule", "compiled")}
+        arguments = {**options.values(self, SweepSettings), "out": out, "memory": int(self.memory * 2**30)}
         with screen.progress(console, "member steps") as progress:
-            found = sweep(
-                self.recipe, self.task, dict(pairs), out=out, memory=int(self.memory * 2**30),
-                progress=lambda done, total: progress(done, total, "training"), **options,
-            )  # fmt: skip
-        screen.table(console, *found.table())
+            arguments["progress"] = lambda done, total: progress(done, total, "training")
+            result = sweep(self.recipe, self.task, dict(pairs), **arguments)
+        screen.table(console, *result.table())
         pictures = ", sweep.png" if len(names) <= 2 else "; a picture shows one or two numbers"
         screen.say(console, f"Written to {out}/: sweep.parquet, manifest.json{pictures}")
         return 0
@@ -76,5 +66,5 @@ class Sweep(interrupt.Command):
         return self.out or Path("results") / file_name(name)
 
     def interrupted(self) -> str:
-        """What Ctrl-C leaves."""
-        return interrupt.kept(self._folder(), "sweep.parquet", what="blocks of members")
+        """Returns what to say after Ctrl-C."""
+        return interrupt.resumable(self._folder(), "sweep.parquet", what="blocks of members")

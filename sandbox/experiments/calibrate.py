@@ -1,4 +1,4 @@
-"""Calibration: do the statistics of `compare` err as rarely, and find as much, as they state?
+"""Calibration: whether the statistics of `compare` have the error rate and the power that they state.
 
 A/A: one recipe under two names, on seeds that no two runs share, so that every difference found is an error.  A/B: the same
 differences with a known effect added, so that every one missed is a miss.
@@ -24,8 +24,8 @@ LEVEL, POWER = 0.05, 0.8
 
 
 @dataclasses.dataclass(frozen=True)
-class Rate:
-    """How often something happened, beside how often it should.  measure, event: what, in words.
+class EventRate:
+    """How often an event happened, and how often it should.  measure, event: names of both.
 
     at_most: whether `stated` is a bound: a test of few distinct values (ties, few pairs) errs less than its level.
     """
@@ -40,8 +40,8 @@ class Rate:
     @property
     def interval(self) -> tuple[float, float]:
         """Exact 95 % binomial interval of the rate (Clopper and Pearson 1934)."""
-        found = stats.binomtest(self.count, self.of).proportion_ci(0.95, method="exact")
-        return float(found.low), float(found.high)
+        interval = stats.binomtest(self.count, self.of).proportion_ci(0.95, method="exact")
+        return float(interval.low), float(interval.high)
 
     @property
     def holds(self) -> bool:
@@ -52,9 +52,9 @@ class Rate:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Calibration(Shown):
-    """The rates found.  pairs: seeds of each comparison."""
+    """All rates.  pairs: seeds per comparison."""
 
-    rates: list[Rate]
+    rates: list[EventRate]
     pairs: int
 
     @property
@@ -63,17 +63,17 @@ class Calibration(Shown):
         return all(rate.holds for rate in self.rates)
 
     def table(self) -> Table:
-        """A row a rate."""
+        """Returns one row per rate."""
         rows = []
         for r in self.rates:
             low, high = r.interval
-            found = f"{100 * r.count / r.of:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+            measured = f"{100 * r.count / r.of:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
             holds = "no" if not r.holds else "yes" if r.stated <= high else "yes, rarer"
-            rows.append([r.measure, r.event, f"{100 * r.stated:.0f} %", found, f"{r.count} of {r.of}", holds])
+            rows.append([r.measure, r.event, f"{100 * r.stated:.0f} %", measured, f"{r.count} of {r.of}", holds])
         return ["measure", "event", "stated", "found [95 %]", "count", "holds"], rows
 
     def notes(self) -> list[str]:
-        """What a reader must know to read the table."""
+        """Returns what a reader must know to read the table."""
         return [
             f"{self.pairs} pairs a comparison; brackets: exact binomial interval; σ: standard deviation of the differences.",
             "A/A: one recipe under two names.  A/B: the same differences with a shift added.  Rarer: fewer errors than "
@@ -81,7 +81,7 @@ class Calibration(Shown):
         ]
 
     def shown(self) -> tuple[list[Table], list[str]]:
-        """The table and its notes."""
+        """Returns the table and its notes."""
         return [self.table()], self.notes()
 
 
@@ -95,7 +95,7 @@ def differences(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Paired differences of a recipe to itself: measure -> (comparisons, pairs) in float64.
+    """Returns paired differences of a recipe to itself: measure -> (comparisons, pairs) in float64.
 
     Trains 2 · comparisons · pairs runs, together, with the seeds that follow `seed`, each used once.  Measures: the final loss
     on the training split, and the task's metric on the validation split.  progress: called with (member steps done, in all).
@@ -109,25 +109,25 @@ def differences(
         raise ValueError(f"comparisons must be a multiple of {FAMILY}, the size of a family, got {comparisons}")
     seeds = range(seed, seed + 2 * comparisons * pairs)
     runs = ensemble.run([recipe], task, seeds=seeds, steps=steps, evaluations=[steps], progress=progress)
-    found = {}
+    result = {}
     for measure, name in (("final loss", "train_loss"), (task.metric, "validation_metric")):
         ends = runs.evaluations[name][:, -1]
         if lost := int((~np.isfinite(ends)).sum()):
             raise ValueError(f"the runs must not diverge, {lost} of {len(ends)} did: take another recipe or fewer steps")
         a, b = ends.astype(np.float64).reshape(2, comparisons, pairs)
-        found[measure] = a - b
-    return found
+        result[measure] = a - b
+    return result
 
 
-def judge(found: Mapping[str, np.ndarray], progress: Callable[[int, int], None] | None = None) -> Calibration:
-    """How often the statistics of `compare` err and find on differences that no effect made.
+def judge(paired: Mapping[str, np.ndarray], progress: Callable[[int, int], None] | None = None) -> Calibration:
+    """Counts errors and detections of the statistics of `compare` on differences without an effect.
 
-    found: measure -> (comparisons, pairs), symmetric about 0; comparisons a multiple of four, for Holm's families.
-    The shift of A/B is the smallest that `smallest_found` says is found with 80 % power, for the σ of all differences together.
+    paired: measure -> (comparisons, pairs), symmetric about 0; comparisons a multiple of four, for Holm's families.
+    The shift of A/B is `smallest_detectable` with 80 % power, for the σ of all differences together.
     progress: called with (comparisons judged, in all).  Raises ValueError for differences that are all equal.
     """
-    rates, done, total, pairs = [], 0, sum(len(d) for d in found.values()), 0
-    for measure, d in found.items():
+    rates, done, total, pairs = [], 0, sum(len(d) for d in paired.values()), 0
+    for measure, d in paired.items():
         pairs = d.shape[1]
         sigma = float(d.std())
         if not sigma:
@@ -139,15 +139,15 @@ def judge(found: Mapping[str, np.ndarray], progress: Callable[[int, int], None] 
             if progress is not None:
                 progress(done, total)
         p = [r.p for r in results]
-        families = [statistics.holm(p[i : i + FAMILY]) for i in range(0, len(p), FAMILY)]
-        shift = statistics.smallest_found(sigma, pairs, POWER, LEVEL)
+        lowest = [min(statistics.holm(p[i : i + FAMILY])) for i in range(0, len(p), FAMILY)]
+        shift = statistics.smallest_detectable(sigma, pairs, POWER, LEVEL)
         excluded = sum(_excludes(r.low, r.high) for r in results)
         shifted = sum(_excludes(*statistics.interval(row + shift)) for row in d)
         rates += [
-            Rate(measure, "A/A: the t interval excludes 0", LEVEL, excluded, len(d)),
-            Rate(measure, "A/A: sign-flip p < 0.05", LEVEL, sum(x < LEVEL for x in p), len(d)),
-            Rate(measure, "A/A: some of four p < 0.05 after Holm", LEVEL, sum(min(f) < LEVEL for f in families), len(families)),
-            Rate(measure, f"A/B, {shift / sigma:.3f} σ: the t interval excludes 0", POWER, shifted, len(d), at_most=False),
+            EventRate(measure, "A/A: the t interval excludes 0", LEVEL, excluded, len(d)),
+            EventRate(measure, "A/A: sign-flip p < 0.05", LEVEL, sum(x < LEVEL for x in p), len(d)),
+            EventRate(measure, "A/A: some of four p < 0.05 after Holm", LEVEL, sum(x < LEVEL for x in lowest), len(lowest)),
+            EventRate(measure, f"A/B, {shift / sigma:.3f} σ: the t interval excludes 0", POWER, shifted, len(d), at_most=False),
         ]
     return Calibration(rates, pairs)
 

@@ -1,104 +1,109 @@
-"""Runs are made, kept and told of: what `compare` and `inspect` have in common."""
+"""Executes runs, stores their rows and reports progress; shared by `compare`, `inspect` and the studies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from sandbox.experiments.reports import report
+from sandbox.experiments.reports.files import write_frames
 from sandbox.experiments.runs import executors
+from sandbox.experiments.runs.batch import Failure, Outcome, Probing, RunBatch, missing, with_batch_ids
 from sandbox.experiments.runs.methods import Method
-from sandbox.experiments.runs.run import Row
-from sandbox.experiments.runs.settings import Run
+from sandbox.experiments.runs.run import Run
 from sandbox.experiments.runs.store import Store
-from sandbox.experiments.runs.unit import Failure, Found, Look, Unit, units
-from sandbox.experiments.selection.plan import joined
+from sandbox.experiments.runs.training import Row
+from sandbox.experiments.settings import ExecutionSettings
 from sandbox.tasks import Task
-
-Progress = Callable[[float, int, str], None]  # (runs done, with the shares of those begun; runs in all; what)
-Callback = Callable[[Row], None]
 
 
 class Work:
-    """The runs of one call in one folder.  failures: what errors ended.  total: how many runs there will be."""
+    """The runs of one call in one folder; a context, which stops the workers at its end.
 
-    def __init__(
-        self,
-        task: Task,
-        folder: Path,
-        total: int,
-        *,
-        look: Look,
-        executor: Any = None,
-        callbacks: Sequence[Callback] = (),
-        progress: Progress | None = None,
-    ) -> None:
-        self.task, self.store, self.total, self.look, self.executor = task, Store(folder), total, look, executor
-        self.callbacks, self.progress = list(callbacks), progress
+    failures: the errors that ended runs.  total: how many runs there will be.
+    """
+
+    def __init__(self, task: Task, folder: Path, total: int, settings: ExecutionSettings, probing: Probing = Probing()) -> None:
+        self.task, self.store, self.total, self.probing, self.settings = task, Store(folder), total, probing, settings
         self.failures: list[Failure] = []
         self.names: dict[tuple[str, str], None] = {}  # (key of a run, variant), in order
         self.done = 0.0
 
-    def make(self, wanted: Sequence[tuple[Method, Run]], what: str) -> list[tuple[Method, Run]]:
-        """Makes those that are missing; gives all as they are called on disk, without those of variants that failed."""
-        lost = {failure.variant for failure in self.failures}
-        wanted = joined([(m, r) for m, r in wanted if m.name not in lost])
-        self.names |= {(run.key(), method.name): None for method, run in wanted}
-        todo = units(wanted, self.store)
-        shares, told = dict[int, float](), set[tuple[str, int]]()
-        self.done += len({r.key() for _, r in wanted}) - sum(len(u.runs) for u in todo)
-        self._say(what)
+    def __enter__(self) -> Work:
+        self._workers = executors.workers(self.settings.jobs, self.settings.executor)
+        self.executor = self._workers.__enter__()
+        return self
 
-        def tell(unit: Unit, place: int, updates: int, row: Row | None) -> None:
-            share = 0.99 * updates / max(unit.runs[0].steps, 1)  # a run counts as done when it is kept
-            shares[id(unit)] = shares.get(id(unit), 0.0) + share
+    def __exit__(self, *error: object) -> None:
+        self._workers.__exit__(None, None, None)
+
+    def run(self, wanted: Sequence[tuple[Method, Run]], what: str) -> list[tuple[Method, Run]]:
+        """Makes the runs that are missing; returns all with their batch ids, without those of variants that failed before."""
+        wanted = with_batch_ids([(m, r) for m, r in wanted if m.name not in self.failed])
+        self.names |= {(run.key(), method.name): None for method, run in wanted}
+        todo = missing(wanted, self.store)
+        shares, reported = dict[int, float](), set[tuple[str, int]]()
+        self.done += len({r.key() for _, r in wanted}) - sum(len(batch.runs) for batch in todo)
+        self._report(what)
+
+        def advance(batch: RunBatch, place: int, updates: int, row: Row | None) -> None:
+            share = 0.99 * updates / max(batch.runs[0].steps, 1)  # a run counts as done when it is stored
+            shares[id(batch)] = shares.get(id(batch), 0.0) + share
             self.done += share
             if row is not None:
-                self._call(unit, unit.runs[place], [row], told)
-            self._say(what)
+                self._call(batch, batch.runs[place], [row], reported)
+            self._report(what)
 
-        def ended(unit: Unit, found: list[Found] | Failure) -> None:
-            self.done += len(unit.runs) - shares.get(id(unit), 0.0)
-            if isinstance(found, Failure):
-                self.failures.append(found)
+        def finish(batch: RunBatch, outcomes: list[Outcome] | Failure) -> None:
+            self.done += len(batch.runs) - shares.get(id(batch), 0.0)
+            if isinstance(outcomes, Failure):
+                self.failures.append(outcomes)
             else:
-                for run, (rows, seen) in zip(unit.runs, found, strict=False):
+                for run, (rows, measured) in zip(batch.runs, outcomes, strict=False):
                     if self.store.missing([run.key()]):
-                        self.store.add(run.key(), run.facts(), rows, seen)
-                    self._call(unit, run, rows, told)
-            self._say(what)
+                        self.store.add(run.key(), run.facts(), rows, measured)
+                    self._call(batch, run, rows, reported)
+            self._report(what)
 
         executors.execute(
-            todo, self.task, self.store, ended, look=self.look, executor=self.executor, tell=tell,
-            lost=lambda unit: any(failure.variant == unit.method.name for failure in self.failures),
+            todo, self.task, self.store, finish, probing=self.probing, executor=self.executor, tell=advance,
+            skipped=lambda batch: batch.method.name in self.failed,
         )  # fmt: skip
         return wanted
 
-    def _call(self, unit: Unit, run: Run, rows: list[Row], told: set[tuple[str, int]]) -> None:
-        """Tells of each row once, also where a killed worker's runs were made again."""
-        if self.callbacks:
+    @property
+    def failed(self) -> set[str]:
+        """The names of the variants with an error."""
+        return {failure.variant for failure in self.failures}
+
+    def losses(self, runs: Sequence[Run]) -> list[float]:
+        """Returns the validation loss at the end of each run; an empty list where one is missing."""
+        stored = [self.store.get(run.key()) for run in runs]
+        return [] if None in stored else [run["rows"][-1]["validation_loss"] for run in stored if run is not None]
+
+    def _call(self, batch: RunBatch, run: Run, rows: list[Row], reported: set[tuple[str, int]]) -> None:
+        """Passes each row to the callbacks once, even if a worker died and its runs were repeated."""
+        if self.settings.callbacks:
             key = run.key()
             for row in rows:
-                if (key, row["step"]) not in told:
-                    told.add((key, row["step"]))
-                    for callback in self.callbacks:
-                        callback({**run.facts(), **row, "run": key, "variant": unit.method.name})
+                if (key, row["step"]) not in reported:
+                    reported.add((key, row["step"]))
+                    for callback in self.settings.callbacks:
+                        callback({**run.facts(), **row, "run": key, "variant": batch.method.name})
 
-    def _say(self, what: str) -> None:
-        if self.progress:
-            self.progress(min(round(self.done, 6), self.total), self.total, what)
+    def _report(self, what: str) -> None:
+        if self.settings.progress:
+            self.settings.progress(min(round(self.done, 6), self.total), self.total, what)
 
     def frames(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """All rows, and what was measured inside steps."""
+        """Returns all rows, and all measurements inside steps."""
         return self.store.frame(self.names), self.store.probes(self.names)
 
     def save(self) -> None:
-        """The tables on disk, of whatever is finished; processes are ended."""
+        """Writes the tables of whatever is finished, after the workers have been stopped."""
         if isinstance(self.executor, executors.Processes):
             self.executor.close()
-        rows, seen = self.frames()
+        rows, measured = self.frames()
         if len(rows):
-            report.tables_to_disk(self.store.folder, rows, seen if len(seen) or self.look.probes else None)
+            write_frames(self.store.folder, rows, measured if len(measured) or self.probing.probes else None)

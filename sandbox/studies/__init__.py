@@ -20,19 +20,19 @@ __all__ = ["TIERS", "Arm", "Part", "Search", "Study", "all_studies", "get", "nam
 
 @functools.cache
 def all_studies() -> list[Study]:
-    """F1 to F14: the modules of this folder that are called so."""
+    """Returns the studies F1 to F14, one per module of this folder named so."""
     modules = [m.name for m in pkgutil.iter_modules(__path__) if re.match(r"f\d\d_", m.name)]
     return [importlib.import_module(f"{__name__}.{name}").STUDY for name in sorted(modules)]
 
 
 def names() -> list[str]:
-    """Every study's name."""
+    """Returns every study's name."""
     return [study.name for study in all_studies()]
 
 
 def get(name: str) -> Study:
-    """The study of a name or key ("language" or "F6").  Raises ValueError for an unknown one."""
-    found = {key: study for study in all_studies() for key in (study.name, study.key, study.key.lower())}
-    if name not in found:
+    """Returns the study of a name or key ("language" or "F6").  Raises ValueError for an unknown one."""
+    by_name = {key: study for study in all_studies() for key in (study.name, study.key, study.key.lower())}
+    if name not in by_name:
         raise ValueError(suggest.unknown("study", name, names()))
-    return found[name]
+    return by_name[name]

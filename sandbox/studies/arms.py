@@ -1,9 +1,9 @@
-"""The arms of the paper's tables, number for number, and those that stand beside them here."""
+"""The arms of the paper's tables, number for number, and further ones for comparison."""
 
 from __future__ import annotations
 
 from sandbox.blocks import TwoLoop, UnitLength
-from sandbox.studies.rates import Rate
+from sandbox.studies.rates import RateSchedule
 from sandbox.studies.study import Arm
 
 BETA, SIGMA = 0.9, 0.01  # Apollo's
@@ -22,7 +22,7 @@ _ADAHESSIAN = Arm(
 
 
 def images(warmup: int = 500, decay: float = 1.0) -> dict[str, Arm]:
-    """CIFAR-10's arms by name, Apollo first; decay: a factor before every γ, to keep T η γ in shorter runs.
+    """Returns CIFAR-10's arms by name, Apollo first; decay: a factor before every γ, to keep T η γ in shorter runs.
 
     frozen is Apollo with B = 0, the control.  sgd-w is momentum SGD with Apollo's warm-up at Apollo's rate on the floor,
     (η/σ)(1-β), and Apollo's γ; it lacks the bias correction.
@@ -34,7 +34,7 @@ def images(warmup: int = 500, decay: float = 1.0) -> dict[str, Arm]:
 
 
 def imagenet() -> dict[str, Arm]:
-    """ImageNet's arms: CIFAR-10's with other γ.  AdaHessian's γ is not stated in the paper: CIFAR-10's is kept."""
+    """Returns ImageNet's arms: CIFAR-10's with other γ.  AdaHessian's γ is not stated in the paper: CIFAR-10's is used."""
     gammas = {
         "apollo": 1e-4,
         "sgd": 1e-4,
@@ -45,8 +45,8 @@ def imagenet() -> dict[str, Arm]:
         "adam*": 1e-4,
         "radam*": 1e-4,
     }
-    found = {name: arm.but(weight_decay=gammas.get(name, arm.weight_decay)) for name, arm in images().items()}
-    return {**found, "frozen": frozen(found["apollo"]), "sgd-w": floor_sgd(found["apollo"])}
+    arms = {name: arm.but(weight_decay=gammas.get(name, arm.weight_decay)) for name, arm in images().items()}
+    return {**arms, "frozen": frozen(arms["apollo"]), "sgd-w": floor_sgd(arms["apollo"])}
 
 
 def frozen(apollo: Arm) -> Arm:
@@ -65,7 +65,7 @@ CLIP = ("global", 1.0)
 
 
 def billion_words(warmup: int = 0) -> dict[str, Arm]:
-    """One Billion Words' arms; the paper states no warm-up for this task."""
+    """Returns One Billion Words' arms; the paper states no warm-up for this task."""
     adam = Arm(name="adam", method="adam", lr=1e-3, clip=CLIP)
     apollo = Arm(name="apollo", method="apollo", lr=0.1, clip=CLIP, warmup=warmup)
     belief = {"curvature.eps": 1e-12, "rectifier.eps": 1e-12}
@@ -82,10 +82,10 @@ def billion_words(warmup: int = 0) -> dict[str, Arm]:
 
 
 def wmt(scale: float = 1.0) -> dict[str, Arm]:
-    """WMT 2014's arms; scale: a factor before the lengths of warm-up, for shorter runs."""
+    """Returns WMT 2014's arms; scale: a factor before the lengths of warm-up, for shorter runs."""
     adam = Arm(
         name="adam", method="adam", lr=5e-4, weight_decay=1e-4, decay="decoupled", clip=CLIP, warmup=round(4000 * scale),
-        numbers={"curvature.beta": 0.98}, rate=Rate("inverse-sqrt"),
+        numbers={"curvature.beta": 0.98}, rate=RateSchedule("inverse-sqrt"),
     )  # fmt: skip
     plain = adam.but(numbers={}, rate=None)
     apollo = Arm(name="apollo", method="apollo", lr=0.1, weight_decay=1e-8, clip=CLIP, warmup=round(1000 * scale))
@@ -104,18 +104,18 @@ def wmt(scale: float = 1.0) -> dict[str, Arm]:
 # -- the toy network ----------------------------------------------------------------------------------------------------
 
 TOY_RATES = (0.2, 0.1, 0.05, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002)
-TOY_RATE = Rate("exponential", factor=0.95, pieces=50)
+TOY_RATE = RateSchedule("exponential", factor=0.95, pieces=50)
 
 
 def _two_loops(memory: int) -> UnitLength:
-    """The variant's own solver, with another memory."""
+    """Returns the variant's own solver, with another memory."""
     return UnitLength(inner=TwoLoop(memory=memory, damped=True, tiny=1e-30), exponent=0.5)
 
 
 def toy(warmup: int = 10) -> dict[str, Arm]:
-    """The toy network's arms: SdLBFGS with a memory of 100 pairs, as the paper has it, and of 10.
+    """Returns the toy network's arms: SdLBFGS with a memory of 100 pairs, as the paper has it, and of 10.
 
-    Beside them torch's L-BFGS, one iteration a batch: the same recursion on successive minibatches, undamped, and directions
+    Beside them torch's L-BFGS, one iteration per batch: the same recursion on successive minibatches, undamped, and directions
     of any length.
     """
     apollo = Arm(name="apollo", method="apollo", lr=1e-3, warmup=warmup)
@@ -136,7 +136,7 @@ def toy(warmup: int = 10) -> dict[str, Arm]:
 
 
 def digits(warmup: int = 25) -> dict[str, Arm]:
-    """The standard arms at their own default rates without decay."""
+    """Returns the standard arms at their own default rates without decay."""
     apollo = Arm(name="apollo", method="apollo", lr=0.01, warmup=warmup)
     rows = (
         apollo,

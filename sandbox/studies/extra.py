@@ -1,4 +1,4 @@
-"""What studies need and the sandbox has not: a rectifier without the absolute value, a task of any size, L-BFGS for images."""
+"""Parts of studies that the sandbox lacks: a rectifier without the absolute value, a task of any size, L-BFGS for images."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class SignedFloor(AbsoluteFloor):
     latex = r"D_t = \max(\bar B_t, \sigma)"
 
     def read(self, B: Tensor) -> Tensor:
-        """max(B̄, σ)."""
+        """Returns max(B̄, σ)."""
         # D = max(B̄, σ)
         return B.clamp(min=self.sigma)
 
     def on_floor(self, B: Tensor) -> Tensor:
-        """B̄ ≤ σ."""
+        """Whether B̄ ≤ σ, per coordinate."""
         return self.sigma >= B
 
 
@@ -47,24 +47,24 @@ class Parabola(PureTask):
         self.size = size
 
     def init(self, seed: int) -> Params:
-        """Zeros."""
+        """Returns zeros."""
         return {"theta": torch.zeros(self.size)}
 
     def batches(self, seed: int) -> Iterator[Tensor]:
-        """1 and 2 in turn."""
+        """Yields 1 and 2 in turn."""
         while True:
             yield from (torch.tensor(1.0), torch.tensor(2.0))
 
     def loss(self, params: Params, batch: Tensor, /) -> Tensor:
-        """½ ‖θ - x‖² / size."""
+        """Returns ½ ‖θ - x‖² / size."""
         return 0.5 * (params["theta"] - batch).square().mean()
 
     def full(self, split: str) -> Tensor:
-        """Their mean."""
+        """Returns the mean of the two."""
         return torch.tensor(1.5)
 
     def score(self, params: Params, batch: Tensor) -> Tensor:
-        """The loss."""
+        """Returns the loss."""
         return self.loss(params, batch)
 
 
@@ -72,13 +72,13 @@ class ContiguousLBFGS(torch.optim.LBFGS):
     """torch's L-BFGS for parameters in any layout: it views gradients as vectors, which channels_last ones are not."""
 
     def step(self, closure: Callable[[], Any]) -> Any:
-        """One step; `closure` gives the loss and leaves the gradients."""
+        """Makes one step; `closure` returns the loss and leaves the gradients in place."""
 
-        def evaluated() -> Any:
+        def evaluate() -> Any:
             loss = closure()
             for group in self.param_groups:
                 for p in group["params"]:
                     p.grad = p.grad.contiguous()
             return loss
 
-        return super().step(evaluated)
+        return super().step(evaluate)

@@ -1,7 +1,7 @@
 """F7: an encoder-decoder Transformer, clipped to global norm 1."""
 
 from sandbox.studies.arms import wmt
-from sandbox.studies.rates import TEXT_MILESTONES, Rate
+from sandbox.studies.rates import TEXT_MILESTONES, RateSchedule
 from sandbox.studies.study import Arm, Part, Search, Study
 
 SMOKE = {"vocabulary": 500, "width": 32, "heads": 2, "feedforward": 64, "layers": 1, "tokens": 256, "longest": 16, "pairs": 400}
@@ -12,7 +12,7 @@ def _arms(scale: float) -> tuple[Arm, ...]:
     """WMT's, with Adam at the common schedule, and at its own as a further arm."""
     arms = wmt(scale)
     own = arms.pop("adam")
-    return (*arms.values(), own.but(rate=None), own.but(name="adam inverse-sqrt", rate=Rate("inverse-sqrt")))
+    return (*arms.values(), own.but(rate=None), own.but(name="adam inverse-sqrt", rate=RateSchedule("inverse-sqrt")))
 
 
 STUDY = Study(

@@ -10,9 +10,9 @@ SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000)
 
 
 def _part(name: str, task: str, arms: dict[str, Arm], seeds: int = 6, steps: int = 6, **more: Any) -> Part:
-    found = [arms[arm] for arm in ("sgd", "adam", "apollo", "adahessian") if arm in arms]
+    chosen = [arms[arm] for arm in ("sgd", "adam", "apollo", "adahessian") if arm in arms]
     signed = arms["apollo"].but(name="apollo max(B, σ)", numbers={"rectifier": SignedFloor(sigma=SIGMA)})
-    return Part(name=name, task=task, arms=(*found, signed), seeds=seeds, steps=steps, evaluations=1, timed=True, **more)
+    return Part(name=name, task=task, arms=(*chosen, signed), seeds=seeds, steps=steps, evaluations=1, timed=True, **more)
 
 
 def _sizes(*sizes: int, seeds: int, steps: int) -> list[Part]:

@@ -8,8 +8,8 @@ from sandbox.studies.study import Arm, Part, Study
 
 def clipped(apollo: Arm, *norms: float) -> tuple[Arm, ...]:
     """Apollo at global norm 1, and at these norms of each tensor."""
-    found = [apollo.but(name="global 1", clip=("global", 1.0))]
-    return (*found, *(apollo.but(name=f"parameter {c:g}", clip=("parameter", c)) for c in norms))
+    chosen = [apollo.but(name="global 1", clip=("global", 1.0))]
+    return (*chosen, *(apollo.but(name=f"parameter {c:g}", clip=("parameter", c)) for c in norms))
 
 
 STUDY = Study(

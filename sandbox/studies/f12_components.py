@@ -14,10 +14,10 @@ EIGHT = (0.0316, 0.1, 0.316, 1.0, 3.16, 10.0, 31.6, 100.0)
 def components(warmup: int) -> tuple[Arm, ...]:
     """Apollo, variants that differ from it in one part, two more momenta, the SGD that it is on the floor, and Adam."""
     apollo = Arm(name="apollo", method="apollo", lr=0.01, warmup=warmup)
-    found = [apollo.but(name=name, method=name) for name in ABLATIONS]
+    chosen = [apollo.but(name=name, method=name) for name in ABLATIONS]
     signed = apollo.but(name="max(B, σ)", numbers={"rectifier": SignedFloor(sigma=SIGMA)})
     betas = [apollo.but(name=f"β={b:g}", numbers={"moment.beta": b}) for b in (0.5, 0.99)]
-    return (apollo, *found, signed, *betas, frozen(apollo), floor_sgd(apollo), digits(warmup)["adam"].but(warmup=warmup))
+    return (apollo, *chosen, signed, *betas, frozen(apollo), floor_sgd(apollo), digits(warmup)["adam"].but(warmup=warmup))
 
 
 def floors(warmup: int) -> tuple[Arm, ...]:

@@ -9,7 +9,7 @@ import polars as pl
 
 from sandbox.experiments.selection import statistics
 from sandbox.studies.arms import BETA, SIGMA
-from sandbox.studies.verdicts.deciders import FEWEST, direction, edges, p_of, paired, told
+from sandbox.studies.verdicts.deciders import FEWEST, direction, edges, interval_text, p_of, paired
 from sandbox.studies.verdicts.quantities import TINY, End, Rows, Seeds, final
 
 Table = tuple[str, list[str], list[list[str]]]  # title, head, rows
@@ -67,7 +67,7 @@ def _pairs(rows: Rows) -> Iterator[tuple[list[str], statistics.Difference | None
                     continue
                 a, b = paired(*(End(key, part, name, "train_loss", log=True).values(rows) for name in (arm, other)))
                 d = statistics.paired(a, b)
-                yield [*shown, told(_RELATIVE, d)], d, direction(d, a, b)
+                yield [*shown, interval_text(_RELATIVE, d)], d, direction(d, a, b)
 
 
 _RELATIVE = End("", "", "", "", log=True)
@@ -89,7 +89,7 @@ def off_the_floor(table: pl.DataFrame) -> Table:
         outside = set(edges({("F14", part, name) for name in both}, rows))
         tried = {name: _tried(table, part, name) for name in both}
         ends = [
-            told(_RELATIVE, statistics.paired(*paired(*(End("F14", part, a, c, log=True).values(rows) for a in both))))
+            interval_text(_RELATIVE, statistics.paired(*paired(*(End("F14", part, a, c, log=True).values(rows) for a in both))))
             for c in ("test_loss", "train_loss")
         ]
         equal = [v for name in both for eta, v in tried[name].items() if np.isclose(eta, rates[0], rtol=1e-3)]
@@ -97,7 +97,7 @@ def off_the_floor(table: pl.DataFrame) -> Table:
             part, arm, floor_share(final(rows, "F14", part, arm)),
             " / ".join(f"{eta:.3g}{' (edge)' if name in outside else ''}" for eta, name in zip(rates, both, strict=True)),
             " / ".join(_largest_stable(tried[name]) for name in both), *ends,
-            told(_RELATIVE, statistics.paired(*paired(*equal))) if len(equal) == 2 else "—",
+            interval_text(_RELATIVE, statistics.paired(*paired(*equal))) if len(equal) == 2 else "—",
         ])  # fmt: skip
     return "Off the floor: arms minus frozen", OFF_THE_FLOOR, body
 

@@ -12,7 +12,7 @@ KINDS = ("constant", "milestones", "cosine", "exponential", "inverse-sqrt")
 
 
 @dataclasses.dataclass(frozen=True)
-class Rate:
+class RateSchedule:
     """η_t = η f(t); t counts the updates of a run from 0, its warm-up included.
 
     constant: 1.  cosine: (1 + cos πu)/2, u the share of the run that is over since the warm-up.
@@ -30,20 +30,21 @@ class Rate:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
 
     def updates(self, steps: int) -> tuple[int, ...]:
-        """Milestones as numbers of updates made before each."""
+        """Returns the milestones as numbers of updates made before each."""
         return tuple(round(share * steps) for share in self.at)
 
     def schedule(self, steps: int, warmup: int) -> Any:
-        """For a run of `steps` updates: "constant", "cosine", or a function (optimizer, updates after warm-up) -> scheduler."""
+        """Returns "constant", "cosine", or a function (optimizer, updates after warm-up) -> scheduler, for `steps` updates."""
         if self.kind in ("constant", "cosine"):
             return self.kind
         scale = self._scale(steps, warmup)
 
-        def made(optimizer: Any, left: int) -> LambdaLR:
+        def build(optimizer: Any, left: int) -> LambdaLR:
             return LambdaLR(optimizer, lambda k: scale(k + warmup))
 
-        made.__qualname__ = f"{self} of {steps} after {warmup}"  # by which stored runs tell schedules apart
-        return made
+        text = repr(self).replace(type(self).__name__, "Rate")  # as the rows that are kept have it
+        build.__qualname__ = f"{text} of {steps} after {warmup}"  # by which stored runs tell schedules apart
+        return build
 
     def _scale(self, steps: int, warmup: int) -> Callable[[int], float]:
         if self.kind == "milestones":
@@ -54,12 +55,12 @@ class Rate:
         return lambda t: (max(warmup, 1) / max(t, warmup, 1)) ** 0.5
 
 
-def milestones(*at: float) -> Rate:
-    """×0.1 at shares of the run."""
-    return Rate("milestones", at)
+def milestones(*at: float) -> RateSchedule:
+    """Returns the schedule that multiplies the rate by 0.1 at shares of the run."""
+    return RateSchedule("milestones", at)
 
 
-COSINE = Rate("cosine")
+COSINE = RateSchedule("cosine")
 CIFAR_MILESTONES = milestones(80 / 164, 120 / 164)
 IMAGENET_MILESTONES = milestones(40 / 120, 80 / 120)
 TEXT_MILESTONES = milestones(0.6, 0.9)  # epochs 12 and 18 of 20; updates 300,000 and 450,000 of 500,000

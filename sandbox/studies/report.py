@@ -20,7 +20,7 @@ HEAD = ["arm", "lr", "training loss", "validation loss", "test loss", "test metr
 DIFFERENCES = ["difference of test losses", "mean [95 %]", "p (Holm)"]
 
 
-def kept(folder: str | Path, tier: str) -> dict[str, pl.DataFrame]:
+def load(folder: str | Path, tier: str) -> dict[str, pl.DataFrame]:
     """Study's key -> its rows of a tier, of all studies that lie in `folder`."""
     found = {path.name.split("-")[0]: pl.read_parquet(path) for path in sorted(Path(folder).glob(f"F*-{tier}.parquet"))}
     return dict(sorted(found.items(), key=lambda pair: int(pair[0][1:])))
@@ -130,7 +130,7 @@ def write(folder: str | Path, tier: str) -> list[Path]:
     from sandbox import studies
     from sandbox.studies import figures
 
-    rows, made = kept(folder, tier), []
+    rows, made = load(folder, tier), []
     for key, table in rows.items():
         study = studies.get(key)
         path = Path(folder) / f"{key}-{tier}.md"

@@ -1,34 +1,33 @@
-"""Makes the runs of a study: the only file here that trains, and it leaves the training to `sandbox.experiments`.
+"""Makes the runs of a study; the training is that of `sandbox.experiments`.
 
 folder/F6/main/runs/…       finished runs, one file each: the same call again makes only what is missing
-folder/F6-cpu.parquet       all rows of a tier: study, tier, part, arm, torch, processor, and what a run gives
+folder/F6-cpu.parquet       all rows of a tier: study, tier, part, arm, torch, processor, and the columns of a run
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import torch
 
 from sandbox import tasks
 from sandbox.experiments.reports import manifest
-from sandbox.experiments.runs import executors, identity, vectorised
+from sandbox.experiments.runs import identity, vectorised
 from sandbox.experiments.runs.methods import Method
-from sandbox.experiments.runs.settings import Options, Run
-from sandbox.experiments.runs.store import Store
-from sandbox.experiments.runs.unit import Failure, Found, Unit, units
-from sandbox.experiments.selection.plan import joined
+from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
+from sandbox.experiments.selection.search import Axis
+from sandbox.experiments.selection.tuning import tune
+from sandbox.experiments.settings import ExecutionSettings, Options, Progress
+from sandbox.experiments.work import Work
 from sandbox.schedules import evenly
-from sandbox.studies.study import Arm, Part, Search, Study
-from sandbox.tasks import Task
+from sandbox.studies.study import Arm, Part, Study
 
 TOGETHER_FROM = 5  # seeds; fewer are faster one by one
-TUNING_SEEDS_FROM = 10_000  # tuning seeds are 10000, 10001, …; final ones 0, 1, …
-
-Progress = Callable[[str, int, int], None]  # (what, runs done, runs in all)
 
 
 def run(
@@ -40,126 +39,124 @@ def run(
     seeds: int | None = None,
     jobs: int = 1,
     options: Options | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress | None = None,
 ) -> Path:
-    """Makes the runs of a tier that are missing in `folder`, and the table of all of them, whose path it gives.
+    """Makes the runs of a tier that are missing in `folder`, and the table of all of them; returns its path.
 
     parts: names of parts, default all.  seeds: fewer or more than the tier has.  jobs: processes side by side.
-    options: device, threads and the like.  Raises ValueError for unknown tiers and parts and for data that are missing,
-    RuntimeError where an error ended a run.
+    options: device, threads and the like.  progress: called during the runs with (done, in all, what).
+    Raises ValueError for unknown tiers and parts and for missing data, RuntimeError where an error ended a run.
     """
     wanted = [part for part in study.parts(tier) if parts is None or part.name in parts]
     unknown = set(parts or ()) - {part.name for part in study.parts(tier)}
     if unknown:
         raise ValueError(f"study {study.key} has no part {sorted(unknown)[0]!r} in its {tier} tier")
-    frames = []
+    settings, frames = ExecutionSettings(jobs=jobs, progress=progress), []
     for part in wanted:
-        work = _Work(study, tier, part, Path(folder), seeds or part.seeds, jobs, options or Options(), progress)
-        frames.append(work.frame())
+        plan = PartPlan(part, seeds or part.seeds, options or Options())
+        rows = _run_part(plan, Path(folder) / study.key / tier / part.name, settings, f"{study.key} {tier} {part.name}")
+        labels = {"study": study.key, "tier": tier, "part": part.name, **provenance()}
+        frames.append(rows.select(*(pl.lit(v).alias(k) for k, v in labels.items()), pl.all()))
     path = Path(folder) / f"{study.key}-{tier}.parquet"
     pl.concat(frames, how="diagonal").write_parquet(path)
     return path
 
 
-def made_by() -> dict[str, str]:
-    """With what rows are made: they are bitwise equal where torch and processor are, and equal to rounding elsewhere."""
+def _run_part(plan: PartPlan, folder: Path, settings: ExecutionSettings, what: str) -> pl.DataFrame:
+    """Makes the missing runs of a part; returns the rows of all, those of its search first."""
+    total = len(plan.methods) * (plan.trials * (plan.part.search.seeds if plan.part.search else 0) + plan.seeds)
+    factors = dict.fromkeys(plan.arms, 1.0)
+    with Work(plan.task, folder, total, settings) as work:
+        if plan.part.search is not None:
+            for name, tuner in tune(plan, work, what).items():
+                best = min(tuner.trials, key=lambda trial: trial.loss)
+                factors[name] = best.numbers["factor"]
+        # rounds of all arms, so that what a machine does meanwhile meets all alike
+        work.run([(m, plan.final(m, factors[m.name], s)) for s in range(plan.seeds) for m in plan.methods], what)
+        for failure in work.failures:
+            raise RuntimeError(f"study {what}: {failure}\n{failure.trace}")
+        return work.frames()[0].rename({"variant": "arm"})
+
+
+def provenance() -> dict[str, str]:
+    """Returns torch's version and the processor: rows are bitwise equal where both are, and equal to rounding elsewhere."""
     return {"torch": torch.__version__, "processor": manifest.processor()}
 
 
-class _Work:
-    """The runs of a part."""
+@dataclasses.dataclass(frozen=True)
+class PartPlan:
+    """The runs of a part: what `tune` needs, and the final ones."""
 
-    def __init__(
-        self, study: Study, tier: str, part: Part, folder: Path, seeds: int, jobs: int, options: Options, progress: Progress
-    ) -> None:
-        self.study, self.tier, self.part, self.jobs, self.options = study, tier, part, jobs, options
-        self.seeds = seeds
-        self.task: Task = tasks.get(part.task, **part.options)
-        self.steps = part.steps or self.task.steps
-        self.store = Store(folder / study.key / tier / part.name)
-        self.said = functools.partial(progress, f"{study.key} {tier} {part.name}")
+    part: Part
+    seeds: int
+    options: Options
 
-    def frame(self) -> pl.DataFrame:
-        """Makes what is missing; the rows of all runs, searches included."""
-        factors, frames = dict.fromkeys(self.methods, 1.0), []
-        if self.part.search is not None:
-            factors, rows = self.searched(self.part.search)
-            frames.append(rows)
-        frames.append(
-            self.made(
-                self.run_of(arm, arm.lr * factors[arm.name], seed, "final", self.steps)
-                for seed in range(self.seeds)  # rounds of all arms, so that what a machine does meanwhile meets all alike
-                for arm in self.part.arms
-            )
-        )
-        labels = {"study": self.study.key, "tier": self.tier, "part": self.part.name, **made_by()}
-        return pl.concat(frames, how="diagonal").select(*(pl.lit(v).alias(k) for k, v in labels.items()), pl.all())
-
-    def searched(self, search: Search) -> tuple[dict[str, float], pl.DataFrame]:
-        """Arm -> the factor of its rate with the lowest mean validation loss; all rows of the search."""
-        seeds = range(TUNING_SEEDS_FROM, TUNING_SEEDS_FROM + search.seeds)
-        rows = self.made(
-            self.run_of(arm, arm.lr * factor, seed, "tuning", search.steps)
-            for arm in self.part.arms
-            for factor in search.factors
-            for seed in seeds
-        )
-        means = rows.filter(pl.col("step") == search.steps).group_by("arm", "lr").agg(pl.col("validation_loss").mean())
-        losses = {(arm, lr): loss for arm, lr, loss in means.rows()}
-        chosen = {a.name: min(search.factors, key=functools.partial(self._loss_of, losses, a)) for a in self.part.arms}
-        return chosen, rows
-
-    @staticmethod
-    def _loss_of(losses: dict[tuple[str, float], float], arm: Arm, factor: float) -> float:
-        return losses[arm.name, arm.lr * factor]
+    tuner = "grid"
 
     @functools.cached_property
-    def methods(self) -> dict[str, Method]:
-        """Arm -> its method."""
-        return {arm.name: arm.made() for arm in self.part.arms}
+    def task(self) -> tasks.Task:
+        """The task of the part, with its options."""
+        return tasks.get(self.part.task, **self.part.options)
 
     @functools.cached_property
-    def ways(self) -> dict[str, str]:
+    def arms(self) -> dict[str, Arm]:
+        """The arms by name."""
+        return {arm.name: arm for arm in self.part.arms}
+
+    @functools.cached_property
+    def methods(self) -> list[Method]:
+        """A method per arm."""
+        return [arm.build() for arm in self.part.arms]
+
+    @property
+    def steps(self) -> int:
+        """Updates per final run."""
+        return self.part.steps or self.task.steps
+
+    @property
+    def trials(self) -> int:
+        """Rates that every arm is tried at."""
+        return len(self.part.search.factors) if self.part.search else 0
+
+    def axes(self, method: Method) -> dict[str, Axis]:
+        """Returns the factors before an arm's own rate."""
+        assert self.part.search is not None
+        return {"factor": Axis(choices=self.part.search.factors)}
+
+    def tuning(self, method: Method, numbers: Mapping[str, Any]) -> list[Run]:
+        """Returns the runs of a trial."""
+        search = self.part.search
+        assert search is not None
+        run = self._run(method, numbers["factor"], "tuning", search.steps, 1)
+        return [dataclasses.replace(run, seed=TUNING_SEEDS_FROM + i) for i in range(search.seeds)]
+
+    def final(self, method: Method, factor: float, seed: int) -> Run:
+        """Returns a final run of an arm at a factor before its rate."""
+        return dataclasses.replace(self._run(method, factor, "final", self.steps, self.part.evaluations), seed=seed)
+
+    def _run(self, method: Method, factor: float, role: str, steps: int, evaluations: int) -> Run:
+        arm = self.arms[method.name]
+        return Run(
+            task=self.task.name, method=method.fingerprint(), lr=arm.lr * factor, seed=0, role=role, steps=steps,
+            at=tuple(evenly(steps, evaluations)), warmup=arm.warmup, schedule=self._schedule(arm, steps),
+            way=self._ways[arm.name], options=self.options, code=self._code,
+        )  # fmt: skip
+
+    def _schedule(self, arm: Arm, steps: int) -> Any:
+        return (arm.rate or self.part.rate).schedule(steps, arm.warmup)
+
+    @functools.cached_property
+    def _ways(self) -> dict[str, str]:
         """Arm -> how its runs are made: together where they are several, can be, and are not timed."""
         if self.part.timed or self.seeds < TOGETHER_FROM:
-            return dict.fromkeys(self.methods, "eager")
-        plain = {arm.name: (arm.rate or self.part.rate).schedule(self.steps, arm.warmup) for arm in self.part.arms}
-        whys = {name: vectorised.why_not(self.task, m, plain[name], self.options) for name, m in self.methods.items()}
-        return {name: "eager" if why else vectorised.TOGETHER for name, why in whys.items()}
+            return dict.fromkeys(self.arms, "eager")
+        reasons = {
+            m.name: vectorised.why_not(self.task, m, self._schedule(self.arms[m.name], self.steps), self.options)
+            for m in self.methods
+        }
+        return {name: "eager" if reason else vectorised.TOGETHER for name, reason in reasons.items()}
 
     @functools.cached_property
-    def code(self) -> str:
-        """Digits of the code and the task that the part's runs depend on."""
-        return identity.of([identity.package(), self.part.task, sorted(map(repr, self.part.options.items()))])
-
-    def run_of(self, arm: Arm, lr: float, seed: int, role: str, steps: int) -> tuple[Method, Run]:
-        """A run of an arm."""
-        method, rate = self.methods[arm.name], arm.rate or self.part.rate
-        made = Run(
-            task=self.task.name, method=method.fingerprint(), lr=lr, seed=seed, role=role, steps=steps,
-            at=tuple(evenly(steps, self.part.evaluations if role == "final" else 1)), warmup=arm.warmup,
-            schedule=rate.schedule(steps, arm.warmup), way=self.ways[arm.name], options=self.options, code=self.code,
-        )  # fmt: skip
-        return method, made
-
-    def made(self, wanted: Iterable[tuple[Method, Run]]) -> pl.DataFrame:
-        """The rows of the runs, after those that were missing have been made.  Raises RuntimeError where one failed."""
-        runs = joined(list(wanted))
-        names = {run.key(): method.name for method, run in runs}
-        todo = units(runs, self.store)
-        done = len(names) - sum(len(unit.runs) for unit in todo)
-        self.said(done, len(names))
-
-        def ended(unit: Unit, found: list[Found] | Failure) -> None:
-            nonlocal done
-            if isinstance(found, Failure):
-                raise RuntimeError(f"study {self.study.key}, {self.part.name}: {found}\n{found.trace}")
-            for run, (rows, seen) in zip(unit.runs, found, strict=False):
-                if self.store.missing([run.key()]):
-                    self.store.add(run.key(), run.facts(), rows, seen)
-            done += len(unit.runs)
-            self.said(done, len(names))
-
-        with executors.workers(self.jobs) as executor:
-            executors.execute(todo, self.task, self.store, ended, executor=executor)
-        return self.store.frame(names.items()).rename({"variant": "arm"})
+    def _code(self) -> str:
+        """Fingerprint of the code and the task that the part's runs depend on."""
+        return identity.fingerprint([identity.package(), self.part.task, sorted(map(repr, self.part.options.items()))])

@@ -1,4 +1,4 @@
-"""What a study is: data.  Arms (methods with all their numbers), parts (arms on a task), tiers (parts of a size).
+"""A study as data: arms (methods with all their numbers), parts (arms on a task), tiers (parts of a size).
 
 Nothing here trains; `sandbox.studies.run` makes the runs and `sandbox.studies.report` reads them.
 """
@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox.blocks import AdamWDecay, ClipGlobalNorm, ClipParameterNorm, Decoupled, L2Decay, WeakSecant, Zero
-from sandbox.experiments.runs.methods import Method, Ours
-from sandbox.experiments.runs.outside import Outside
+from sandbox.experiments.runs.methods import Method, RecipeMethod, TorchOptimizer
 from sandbox.recipe import Recipe
-from sandbox.studies.rates import Rate
+from sandbox.studies.rates import RateSchedule
 
 TIERS = ("smoke", "cpu", "gpu", "paper")
 
@@ -22,9 +21,9 @@ TIERS = ("smoke", "cpu", "gpu", "paper")
 class Arm:
     """A method with every number that it runs with.
 
-    method: a variant's name, or "module:Class" of an optimizer that is none, whose arguments are then `numbers`.
-    lr: η.  weight_decay: γ, of the form that `decay` says: "l2" or "decoupled".
-    clip: ("global", norm), ("parameter", norm) or None.  numbers: slots and numbers put into the recipe, by dotted name.
+    method: a variant's name, or "module:Class" of a torch optimizer, whose arguments are then `numbers`.
+    lr: η.  weight_decay: γ, in the form of `decay`: "l2" or "decoupled".
+    clip: ("global", norm), ("parameter", norm) or None.  numbers: slots and numbers that replace the recipe's, by dotted name.
     warmup: updates of linear warm-up.  rate: the schedule after it, where it is not the part's.
     """
 
@@ -36,7 +35,7 @@ class Arm:
     clip: tuple[str, float] | None = None
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     warmup: int = 0
-    rate: Rate | None = None
+    rate: RateSchedule | None = None
 
     def __post_init__(self) -> None:
         if self.decay not in ("l2", "decoupled"):
@@ -47,7 +46,7 @@ class Arm:
             raise ValueError(f"arm {self.name!r}: decay and clipping are a recipe's, and {self.method} is none")
 
     def recipe(self) -> Recipe:
-        """The recipe, under the arm's name."""
+        """Returns the recipe, under the arm's name."""
         import variants
 
         base = variants.get(self.method)
@@ -64,14 +63,14 @@ class Arm:
             slots["gradient"] = tuple(gradient)
         return base.replace(name=self.name, lr=self.lr, **slots).replace(name=self.name, **self.numbers)
 
-    def made(self) -> Method:
-        """What runs: the recipe, or the optimizer that is none."""
+    def build(self) -> Method:
+        """Returns the recipe or the torch optimizer as a method of an experiment."""
         if ":" in self.method:
-            return Outside(self.method, lr=self.lr, name=self.name, **self.numbers)
-        return Ours(self.recipe())
+            return TorchOptimizer(self.method, lr=self.lr, name=self.name, **self.numbers)
+        return RecipeMethod(self.recipe())
 
     def but(self, **changes: Any) -> Arm:
-        """The arm with other fields."""
+        """Returns the arm with other fields."""
         return dataclasses.replace(self, **changes)
 
 
@@ -79,7 +78,7 @@ class Arm:
 class Search:
     """Rates that every arm is tried at before its final runs: `factors` of its own, `seeds` runs of `steps` updates each.
 
-    The factor with the lowest mean validation loss is kept.
+    The factor with the lowest mean validation loss is chosen.
     """
 
     factors: tuple[float, ...]
@@ -93,7 +92,7 @@ class Part:
 
     options: of the task.  seeds: paired: seed i has one initialisation and one order of batches in every arm.
     steps: updates, default the task's.  rate: the schedule.  evaluations: points of a curve.  search: of rates.
-    timed: each run is made by itself and has a time of its own; otherwise many may be made together and share one.
+    timed: each run trains by itself and has its own time; otherwise many may train together and share one.
     """
 
     name: str
@@ -102,7 +101,7 @@ class Part:
     seeds: int
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     steps: int | None = None
-    rate: Rate = dataclasses.field(default_factory=Rate)
+    rate: RateSchedule = dataclasses.field(default_factory=RateSchedule)
     evaluations: int = 10
     search: Search | None = None
     timed: bool = False
@@ -117,7 +116,7 @@ class Part:
 class Study:
     """A question, and the runs that answer it in each tier.
 
-    key: "F1" to "F14".  note: what differs from the paper, and what cannot be decided.
+    key: "F1" to "F14".  note: differences from the paper, and what cannot be decided.
     """
 
     key: str
@@ -127,7 +126,7 @@ class Study:
     tiers: Mapping[str, Sequence[Part]]
 
     def parts(self, tier: str) -> Sequence[Part]:
-        """The parts of a tier.  Raises ValueError for a tier that there is not, or not in this study."""
+        """Returns the parts of a tier.  Raises ValueError for an unknown tier, or one that this study lacks."""
         if tier not in TIERS:
             raise ValueError(f"tier must be one of {', '.join(TIERS)}, got {tier!r}")
         if tier not in self.tiers:

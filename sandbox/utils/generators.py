@@ -12,14 +12,14 @@ import torch
 
 
 def states() -> Any:
-    """All of them, to be put back."""
+    """Returns the states of all generators, for `put`."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
 
 
-def put(kept: Any) -> None:
-    """Puts `states()` back."""
-    python, numpy, cpu, cuda = kept
+def put(saved: Any) -> None:
+    """Restores what `states` returned."""
+    python, numpy, cpu, cuda = saved
     random.setstate(python)
     np.random.set_state(numpy)  # noqa: NPY002
     torch.set_rng_state(cpu)

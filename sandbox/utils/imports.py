@@ -1,4 +1,4 @@
-"""From "module:attribute" or "file.py:attribute" to the object."""
+"""Objects from import paths: "module:attribute" or "file.py:attribute"."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ PACKAGE = Path(__file__).parents[1]  # the folder of this package
 
 
 def attribute(path: str) -> Any:
-    """The object that a text names; the working directory, and a file's own folder, are importable then.
+    """Returns the object that a path names; the working directory, and a file's own folder, are importable then.
 
     Raises ValueError where there is no such thing, or importing it fails; FileNotFoundError for a missing file.
     """
     where, _, name = path.rpartition(":")
     try:
         module: Any = _file(Path(where)) if where.endswith(".py") else _module(where)
-        found = module
+        value = module
         for part in name.split("."):
-            if not hasattr(found, part):
+            if not hasattr(value, part):
                 raise ValueError(
-                    f"cannot import {path!r}: {suggest.unknown('attribute', part, [n for n in dir(found) if n[0] != '_'])}"
+                    f"cannot import {path!r}: {suggest.unknown('attribute', part, [n for n in dir(value) if n[0] != '_'])}"
                 )
-            found = getattr(found, part)
-        return found
+            value = getattr(value, part)
+        return value
     except (ValueError, FileNotFoundError):
         raise
     except Exception as error:  # whatever a user's module raises when it is imported
@@ -46,8 +46,8 @@ def _file(path: Path) -> Any:
         raise FileNotFoundError(f"no file {str(path)!r} in {Path.cwd()}")
     path = path.resolve()
     importable(str(path.parent))
-    known = sys.modules.get(path.stem)
-    if known is not None and getattr(known, "__file__", None) != str(path):
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None and getattr(loaded, "__file__", None) != str(path):
         raise ValueError(
             f"cannot import {str(path)!r}: a module called {path.stem!r} is there already; give the file another name"
         )
@@ -55,6 +55,6 @@ def _file(path: Path) -> Any:
 
 
 def importable(folder: str) -> None:
-    """Puts a folder at the end of Python's path."""
+    """Appends a folder to Python's path."""
     if folder not in sys.path:
         sys.path.append(folder)

@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment that can bear it."""
+"""Postpones Ctrl-C over work that must not be broken off."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def postponed() -> Iterator[None]:
-    """Postpones an interrupt to the end of the block, where whoever would have heard it does (another such block, too).
+    """Postpones an interrupt to the end of the block, where the former handler receives it (another such block, too).
 
-    For what must not be broken off half way: an import leaves modules that fail later, or turns the interrupt into an
-    ImportError; a wait for another process leaves a lock taken for ever; torch.func leaves transformations on its stack.
+    For work that must not be broken off half way: an import leaves modules that fail later, or turns the interrupt into an
+    ImportError; a wait for another process leaves a lock taken forever; torch.func leaves transformations on its stack.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):

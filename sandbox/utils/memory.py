@@ -1,4 +1,4 @@
-"""How many vectors at a time: from the bytes that one and two of them are seen to take."""
+"""Chunk sizes from measured memory: how many vectors at a time fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandbox.utils.private_torch import TorchDispatchMode, storages
 
 
 class Meter(TorchDispatchMode):
-    """The most bytes of tensors made inside the context that were alive at once; a kernel's own scratch is not seen."""
+    """Measures the peak bytes of tensors created inside the context; a kernel's own scratch memory is not counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,17 +32,17 @@ class Meter(TorchDispatchMode):
             return
         nbytes = storage.nbytes()
 
-        def gone(_: Any) -> None:
+        def release(_: Any) -> None:
             self.now -= nbytes
             self._seen.pop(key, None)
 
-        self._seen[key] = weakref.ref(storage, gone)
+        self._seen[key] = weakref.ref(storage, release)
         self.now += nbytes
         self.peak = max(self.peak, self.now)
 
 
 def peak(run: Callable[[], object]) -> int:
-    """Most bytes of tensors that `run` holds at once."""
+    """Returns the most bytes of tensors that `run` holds at once."""
     with Meter() as meter:
         run()
     return meter.peak
@@ -53,7 +53,7 @@ USUAL = 1 << 26
 
 
 def chunk(run: Callable[[int], object], memory: int | None, most: int, row: int) -> int:
-    """How many vectors at a time fit in `memory` bytes, between 1 and `most`; None means 64 MiB, or one vector at least.
+    """Returns how many vectors at a time fit in `memory` bytes, from 1 to `most`; None means 64 MiB, or one vector at least.
 
     run: the work on k vectors.  row: bytes of one vector; each needs at least two rows, itself and its product.
     Raises ValueError where `memory` is not a positive number of bytes, or not enough for one vector.
@@ -72,12 +72,12 @@ def chunk(run: Callable[[int], object], memory: int | None, most: int, row: int)
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """`value`, a whole number of at least `least`.  Raises ValueError otherwise."""
+    """Returns `value` if it is a whole number of at least `least`.  Raises ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")
     return value
 
 
 def bytes_of(n: int, dtype: torch.dtype) -> int:
-    """Bytes of n numbers."""
+    """Returns the bytes of n numbers."""
     return n * dtype.itemsize

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from sandbox.utils.private_torch import pytree
 
 __all__ = ["TorchDispatchMode", "copy_each", "is_concrete", "norm_each", "pytree", "schema", "storages", "subtract_each"]
 __all__ += ["storage_id", "version", "without_overrides"]

@@ -1,4 +1,4 @@
-"""A bar on the terminal that leaves nothing behind, and nothing at all where there is no terminal."""
+"""A progress bar on the terminal, removed at the end; none where there is no terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def bar(what: str, total: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with the number of units done since its last call."""
+    """Yields a function to call with the amount of work done since its last call."""
     if not shown:
         yield lambda done: None
         return

@@ -1,4 +1,4 @@
-"""One wording for unknown names: what was given, the nearest known one, and all of them."""
+"""Messages for unknown names: the given one, the nearest accepted one, and all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for a `name` that is none of the `known` ones."""
+    """Returns the message for a `name` that is not among the `known` ones."""
     known = sorted(known)
     name = str(name)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -16,6 +16,6 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def short(error: Exception) -> str:
-    """An error's kind and the first line of its text."""
+    """Returns an error's type and the first line of its text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from sandbox import closure_optimizers, tasks
 from sandbox.closure_optimizers import krylov
 from sandbox.experiments.runs.methods import method
-from sandbox.experiments.runs.outside import Outside
-from sandbox.experiments.runs.run import train
-from sandbox.experiments.runs.settings import Run
+from sandbox.experiments.runs.run import Run
+from sandbox.experiments.runs.torch_optimizer import TorchOptimizer
+from sandbox.experiments.runs.training import train
 
 
 def indefinite(n=8, seed=0, shift=0.0):
@@ -161,7 +161,7 @@ def test_a_step_that_helps_nobody_is_left_out():
 
 def test_in_an_experiment():
     """Through the training loop, where the closure leaves backward() to it."""
-    made = method(Outside("sandbox.closure_optimizers:HessianFree", iterations=10))
+    made = method(TorchOptimizer("sandbox.closure_optimizers:HessianFree", iterations=10))
     assert made.second_order
     rows = train(tasks.get("digits-mlp"), made, Run(task="", method="", lr=1.0, steps=6, at=(6,), seed=0, role="tuning"))
     assert rows[-1]["train_loss"] < 0.7 * rows[0]["train_loss"]

@@ -14,8 +14,8 @@ from sandbox import closure_optimizers, tasks
 from sandbox.closure_optimizers import quadratic, subspace
 from sandbox.closure_optimizers.models import Models
 from sandbox.experiments.runs.methods import method
-from sandbox.experiments.runs.run import train
-from sandbox.experiments.runs.settings import Run
+from sandbox.experiments.runs.run import Run
+from sandbox.experiments.runs.training import train
 from tests.closure_optimizers.sums import N, logistic, quadratics
 
 

@@ -11,7 +11,7 @@ from scipy import optimize, stats
 import sandbox
 import variants
 from sandbox.cli import main
-from sandbox.experiments.calibrate import Calibration, Rate, differences, judge
+from sandbox.experiments.calibrate import Calibration, EventRate, differences, judge
 
 
 def enumerated(d):
@@ -56,16 +56,16 @@ def test_normal_differences_are_calibrated():
 
 def test_interval_is_clopper_and_pearson():
     """By the quantiles of the beta distribution."""
-    rate = Rate("loss", "found", 0.05, 30, 400)
+    rate = EventRate("loss", "found", 0.05, 30, 400)
     assert rate.interval == pytest.approx((stats.beta.ppf(0.025, 30, 371), stats.beta.ppf(0.975, 31, 370)))
     assert not rate.holds
-    assert Rate("loss", "found", 0.05, 29, 400).holds
+    assert EventRate("loss", "found", 0.05, 29, 400).holds
     assert not Calibration([rate], 10).holds
 
 
 def test_errors_may_be_rarer_than_stated_and_power_may_not_differ():
     """The level of a test is a bound, its power is not."""
-    rare = Rate("loss", "found", 0.05, 0, 400)
+    rare = EventRate("loss", "found", 0.05, 0, 400)
     assert rare.holds
     assert not dataclasses.replace(rare, at_most=False).holds
     assert Calibration([rare], 10).table()[1][0][-1] == "yes, rarer"

@@ -114,7 +114,7 @@ def test_a_worker_with_other_source_refuses(tmp_path, monkeypatch):
     options = {**SMALL, "rates": 1}
 
     def other(more):
-        executors._loaded.cache_clear()
+        executors._load.cache_clear()
         (tmp_path / "away_task.py").write_text(TASK.format(more=more))
 
     compare(["sgd"], "away_task:task", out=tmp_path / "a", executor=Here(lambda n: other("1  # the same")), **options)
@@ -124,7 +124,7 @@ def test_a_worker_with_other_source_refuses(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "away_task")
 
     def older(n):
-        executors._loaded.cache_clear()
+        executors._load.cache_clear()
         monkeypatch.setattr(identity, "package", lambda: "another")
 
     with pytest.raises(executors.OtherSource, match="another version of apollo-sandbox"):

@@ -18,7 +18,7 @@ import sandbox
 import variants
 from sandbox import tasks
 from sandbox.experiments.compare import compare
-from sandbox.experiments.runs import run, unit
+from sandbox.experiments.runs import batch, training
 from sandbox.experiments.runs.store import Store
 from sandbox.forms import toml
 from tests.experiments.plans import SMALL
@@ -46,7 +46,7 @@ def test_compare_is_what_it_says(tmp_path):
                 schedule.step()
             return [task.evaluate(params, split) for split in ("train", "validation", "test")]
 
-        with run.threads():
+        with training.threads():
             validation = {lr: np.mean([by_hand(lr, seed)[1][0] for seed in (10_000, 10_001)]) for lr in grid}
             finals = [by_hand(summary.lr, seed) for seed in range(3)]
         assert summary.lr == min(validation, key=validation.get)
@@ -67,8 +67,8 @@ def test_compare_is_what_it_says(tmp_path):
 @pytest.mark.usefixtures("drawn")
 def test_files_and_resuming(tmp_path, monkeypatch):
     done = []
-    original = unit.train
-    monkeypatch.setattr(unit, "train", lambda *a: done.append(a[2]) or original(*a))
+    original = batch.train
+    monkeypatch.setattr(batch, "train", lambda *a: done.append(a[2]) or original(*a))
     first = compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
     assert len(done) == 2 * (3 + 2)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
@@ -95,7 +95,7 @@ def test_files_and_resuming(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_run_loses_only_itself(tmp_path, monkeypatch):
-    original, done = unit.train, []
+    original, done = batch.train, []
 
     def interrupted(*arguments):
         if len(done) == 3:
@@ -103,11 +103,11 @@ def test_an_interrupted_run_loses_only_itself(tmp_path, monkeypatch):
         done.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(unit, "train", interrupted)
+    monkeypatch.setattr(batch, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
     assert pl.read_parquet(tmp_path / "results.parquet")["run"].n_unique() == 3
-    monkeypatch.setattr(unit, "train", lambda *a: done.append(a) or original(*a))
+    monkeypatch.setattr(batch, "train", lambda *a: done.append(a) or original(*a))
     compare(["apollo", "sgd"], "quadratic", out=tmp_path, **SMALL)
     assert len(done) == 10
 

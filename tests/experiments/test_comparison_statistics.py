@@ -9,13 +9,15 @@ import torch
 import sandbox
 import variants
 from sandbox import tasks
-from sandbox.experiments import compare as comparison
 from sandbox.experiments.compare import compare
-from sandbox.experiments.reports.result import Chosen
-from sandbox.experiments.runs import run
-from sandbox.experiments.runs.methods import Ours
-from sandbox.experiments.runs.settings import Options, Run
-from sandbox.experiments.selection.search import Trial, Tuner
+from sandbox.experiments.reports.comparison_data import summarise
+from sandbox.experiments.runs import training
+from sandbox.experiments.runs.methods import RecipeMethod
+from sandbox.experiments.runs.run import Run
+from sandbox.experiments.selection.plan import plan as comparison_plan
+from sandbox.experiments.selection.search import Chosen, Trial, Tuner
+from sandbox.experiments.selection.tuning import choose
+from sandbox.experiments.settings import ComparisonSettings
 from tests.experiments.plans import SMALL
 
 
@@ -84,12 +86,8 @@ def rows_of(plan, losses):
 
 
 def plan_of(task, **changes):
-    options = dict(
-        seeds=2, tuning_seeds=1, rates=3, spacing=10.0, search=None, tuner="grid", trials=None, steps=10, warmup=0,
-        schedule="constant", evaluations=2, evaluate_every=None, backend="eager", vectorised=False, options=Options(), probes=(),
-        every=1, reuse=False,
-    )  # fmt: skip
-    return comparison.plan(["adam"], task, **{**options, **changes})
+    options = dict(seeds=2, tuning_seeds=1, rates=3, spacing=10.0, steps=10, warmup=0, evaluations=2, vectorised=False, every=1)
+    return comparison_plan(["adam"], task, ComparisonSettings(**{**options, **changes}))
 
 
 def test_rates_are_chosen_on_validation_loss_and_edges_of_both_sides_flagged():
@@ -100,7 +98,7 @@ def test_rates_are_chosen_on_validation_loss_and_edges_of_both_sides_flagged():
     def chosen(validation):
         tuner = Tuner(plan.axes(method), "grid", 3, 0)
         tuner.tell([Trial(n, loss) for n, loss in zip(tuner.ask(), validation, strict=True)])
-        found = comparison.choose(method, tuner, relative=True)
+        found = choose(method, tuner, relative=True)
         return found.numbers["lr"], found.on_edge, found.tuned
 
     assert chosen([0.3, 0.1, 0.2]) == (grid[1], False, True)
@@ -114,7 +112,7 @@ def test_summaries_take_best_and_final_losses_apart():
     plan = plan_of("digits-mlp", rates=1)
     losses = {("final", 0.1, seed): ([1.0, 0.2, 0.4 + seed], 0.5, 0.9, False) for seed in (0, 1)}
     chosen = {"adam": Chosen({"lr": 0.1}, False, True, [])}
-    summary = comparison._summaries(plan, plan.methods, rows_of(plan, losses), chosen)[0]
+    summary = summarise(plan, plan.methods, rows_of(plan, losses), chosen)[0]
     assert (summary.best_loss, summary.train_loss) == (pytest.approx(0.2), pytest.approx(0.9))
 
 
@@ -124,7 +122,7 @@ def test_the_test_split_is_seen_once_a_final_run(monkeypatch):
     task.evaluate = lambda params, split: seen.append(split) or original(params, split)
     for role, count in (("tuning", 0), ("final", 1)):
         seen.clear()
-        run.train(task, Ours(variants.get("adam")), settings(role=role, steps=10, at=(2, 4, 6, 8, 10)))
+        training.train(task, RecipeMethod(variants.get("adam")), settings(role=role, steps=10, at=(2, 4, 6, 8, 10)))
         assert seen.count("test") == count
 
 
@@ -165,7 +163,7 @@ def test_what_counts_as_diverged():
         (2.0, 19.0, True),
     ):
         task = Climb(start, rise / 10)
-        rows = run.train(task, Ours(sgd), settings(lr=1.0, steps=10, at=(5, 10)))
+        rows = training.train(task, RecipeMethod(sgd), settings(lr=1.0, steps=10, at=(5, 10)))
         assert rows[-1]["diverged"] == diverged, (start, rise)
         assert math.isinf(rows[-1]["train_loss"]) == diverged
 

@@ -8,9 +8,9 @@ import torch
 
 import variants
 from sandbox import ensemble, probes, tasks
-from sandbox.experiments.runs import run as single
-from sandbox.experiments.runs.methods import Ours
-from sandbox.experiments.runs.settings import Run
+from sandbox.experiments.runs import training
+from sandbox.experiments.runs.methods import RecipeMethod
+from sandbox.experiments.runs.run import Run
 from sandbox.schedules import InverseSquareRoot
 from tests.experiments.bowl import TASK, alone, close
 
@@ -41,7 +41,7 @@ def test_a_probe_that_says_nothing_at_first_or_ever():
 
 @pytest.mark.parametrize(("schedule", "warmup"), [("constant", 3), ("cosine", 0), ("inverse-sqrt", 4)])
 def test_schedules_and_evaluations_are_those_of_a_single_run(schedule, warmup):
-    """Against `sandbox.experiments.runs.run.train`, rows and all; logistic regression in float64."""
+    """Against `sandbox.experiments.runs.training.train`, rows and all; logistic regression in float64."""
     task = tasks.get("logistic-breast-cancer", dtype=torch.float64)
     recipe = variants.get("apollo")
     found = ensemble.run(recipe, task, lr=[0.3, 0.03], seeds=[7, 2], steps=12, warmup=warmup, schedule=schedule, evaluations=3)
@@ -50,7 +50,7 @@ def test_schedules_and_evaluations_are_those_of_a_single_run(schedule, warmup):
             task=task.name, method="", lr=row["lr"], seed=row["seed"], role="tuning", steps=12, at=(4, 8, 12), warmup=warmup,
             schedule=schedule,
         )  # fmt: skip
-        rows = single.train(task, Ours(recipe), settings)
+        rows = training.train(task, RecipeMethod(recipe), settings)
         assert [r["step"] for r in rows] == found.at
         for name, values in found.evaluations.items():
             expected = [np.nan if r[name] is None else r[name] for r in rows]

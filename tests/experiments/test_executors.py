@@ -15,7 +15,7 @@ import pytest
 import variants
 from sandbox.blocks import Rectifier, block
 from sandbox.experiments.compare import compare
-from sandbox.experiments.runs import executors, store, unit
+from sandbox.experiments.runs import batch, executors, store
 from sandbox.experiments.runs.store import Claims
 
 SMALL = dict(seeds=2, tuning_seeds=1, rates=3, steps=20, evaluations=4, vectorised=False)
@@ -79,16 +79,16 @@ def test_an_error_in_a_block_ends_its_variant_only(tmp_path):
     assert "seed 10000" in failure.what
     for text in (str(result), (tmp_path / "report.html").read_text()):
         assert "[bold]wrong[/bold]" in text
-    with pytest.raises(unit.Failed, match="ZeroDivisionError"):
+    with pytest.raises(batch.Failed, match="ZeroDivisionError"):
         compare([broken], "quadratic", out=tmp_path, **SMALL)
 
 
 def test_two_calls_at_once_share_a_folder(tmp_path):
     """The one that is at work holds its runs; the other waits for them, and nothing is made twice."""
     code = (
-        "import sys\nfrom sandbox.experiments.runs import unit\nfrom sandbox.experiments.compare import compare\n"
-        "original, made = unit.train, []\n"
-        "unit.train = lambda *a: made.append(1) or original(*a)\n"
+        "import sys\nfrom sandbox.experiments.runs import batch\nfrom sandbox.experiments.compare import compare\n"
+        "original, made = batch.train, []\n"
+        "batch.train = lambda *a: made.append(1) or original(*a)\n"
         f"compare(['apollo', 'sgd'], 'quadratic', out={str(tmp_path)!r}, seeds=2, tuning_seeds=1, rates=3, steps=20, "
         "evaluations=4, vectorised=False)\nprint(len(made))"
     )

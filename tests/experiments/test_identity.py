@@ -22,7 +22,7 @@ QUADRATIC = tasks.get("quadratic")
 
 
 def code(recipe, task=QUADRATIC):
-    return identity.of([method(recipe).parts(), task])
+    return identity.fingerprint([method(recipe).parts(), task])
 
 
 @pytest.fixture
@@ -97,17 +97,17 @@ def test_what_a_task_holds(write):
         made = write(edited_task=text.format(factor=factor))
         for held in (made.f, made.g, made.h, [made.f], made.held(1), made.held(2), functools.partial(made.f, 3)):
             quadratic.held = held
-            found.append(identity.of(quadratic))
+            found.append(identity.fingerprint(quadratic))
     assert found[:7] == found[14:]
     assert len(set(found)) == 14
     found = []
     for seed, rate in ((0, 0.0), (1, 0.0), (0, 0.5), (0, 0.0)):
         torch.manual_seed(seed)
         quadratic.held = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(rate))
-        found.append(identity.of(quadratic))
+        found.append(identity.fingerprint(quadratic))
     quadratic.held[1].running_mean += 1
     assert found[0] == found[3]
-    assert len({*found, identity.of(quadratic)}) == 4
+    assert len({*found, identity.fingerprint(quadratic)}) == 4
 
 
 def test_values():
@@ -117,7 +117,7 @@ def test_values():
         torch.zeros(2), torch.zeros(2, 1), torch.zeros((), dtype=torch.bfloat16), torch.ones(()), np.random.default_rng(0),
         np.random.default_rng(1), torch.nn.functional.relu, torch.nn.functional.silu, torch.relu, len, range(3), outside_blocks,
     ]  # fmt: skip
-    once, again = ([identity.of(v) for v in values] for _ in range(2))
+    once, again = ([identity.fingerprint(v) for v in values] for _ in range(2))
     assert once == again
     assert len(set(once)) == len(values)
 
@@ -126,15 +126,15 @@ def test_what_cannot_be_told_is_never_taken_for_the_same():
     quadratic = tasks.get("quadratic")
     for held in (threading.Lock(), (i for i in range(3))):
         quadratic.held = held
-        assert identity.of(quadratic) != identity.of(quadratic)
+        assert identity.fingerprint(quadratic) != identity.fingerprint(quadratic)
 
 
 def test_a_notebooks_code_is_reused_only_when_asked():
     space = {"__name__": "__main__", "Task": tasks.PureTask}
     exec("class Mine(Task):\n    name = 'mine'\n", space)
     task = space["Mine"]()
-    assert identity.of(task) != identity.of(task)
-    assert identity.of(task, reuse=True) == identity.of(task, reuse=True)
+    assert identity.fingerprint(task) != identity.fingerprint(task)
+    assert identity.fingerprint(task, reuse=True) == identity.fingerprint(task, reuse=True)
 
 
 def test_probes_of_ones_own(write, tmp_path):
@@ -161,7 +161,7 @@ def test_the_same_in_every_process():
     text = (
         "import variants, tests.outside_blocks as outside\nfrom sandbox import tasks\nfrom sandbox.experiments.runs import identity\n"
         "recipe = variants.get('apollo').replace(rectifier=outside.Halfway(), name='x')\n"
-        "found = identity.of([tasks.get('digits-mlp'), recipe, {'a', 'b', 'c', 'd', len}]), identity.package()\n"
+        "found = identity.fingerprint([tasks.get('digits-mlp'), recipe, {'a', 'b', 'c', 'd', len}]), identity.package()\n"
     )
     here = {}
     exec(text, here)
@@ -176,4 +176,4 @@ def test_it_is_cheap(monkeypatch):
     identity.package()
     monkeypatch.setattr(identity.Path, "rglob", lambda *arguments: pytest.fail("the package was read again"))
     for name in variants.names():
-        identity.of([identity.package(), method(name).parts()])
+        identity.fingerprint([identity.package(), method(name).parts()])

@@ -11,8 +11,8 @@ import variants
 from sandbox import curvature, probes, tasks
 from sandbox.blocks import Curvature, block
 from sandbox.experiments.inspect import inspect
-from sandbox.experiments.reports import inspect_report
-from sandbox.experiments.runs import ours
+from sandbox.experiments.reports import inspection_report
+from sandbox.experiments.runs import recipe_method
 from sandbox.probes import EVERYTHING
 from tests.experiments import networks
 
@@ -92,7 +92,7 @@ def test_truth_estimate_and_files(tmp_path):
     assert steps == result.at == [4, 8, 12]
     assert result["adamw"].pairs == {}
     assert result["adamw"].value("newton_cosine") is not None
-    assert {p.name for p in tmp_path.iterdir()} == {*inspect_report.FILES, "runs"}
+    assert {p.name for p in tmp_path.iterdir()} == {*inspection_report.FILES, "runs"}
     assert pl.read_parquet(tmp_path / "probes.parquet").equals(result.frame)
     assert (tmp_path / "scatter.png").read_bytes()[:4] == b"\x89PNG"
     assert "No estimate of the Hessian in adamw" in str(result)
@@ -109,7 +109,7 @@ def test_mean_and_interval_over_the_seeds():
     values = result["apollo"].values("relative_error")
     assert len(set(values)) == 4
     half = stats.t.ppf(0.975, 3) * np.std(values, ddof=1) / 2  # √4 seeds
-    (row,) = inspect_report.table(result)[1]
+    (row,) = inspection_report.table(result)[1]
     assert row[5] == f"{np.mean(values):.3g} ± {half:.2g}"
     assert "4 seeds" in str(result)
     assert "One seed" in str(small(["apollo"], method="hutchinson", num_vectors=2))
@@ -147,8 +147,10 @@ def test_seed_rate_backend_and_vectors_reach_the_run(monkeypatch):
         torch.testing.assert_close(one.params[name], p.detach(), rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(one.pairs[name].truth, truth[name].reshape(-1), rtol=1e-12, atol=1e-14)
     assert one.losses == [pytest.approx(float(task.loss(one.params, task.full("train"))), rel=1e-12)]
-    asked, original = [], ours.Optimizer
-    monkeypatch.setattr(ours, "Optimizer", lambda *a, backend, **o: asked.append(backend) or original(*a, backend="eager", **o))
+    asked, original = [], recipe_method.Optimizer
+    monkeypatch.setattr(
+        recipe_method, "Optimizer", lambda *a, backend, **o: asked.append(backend) or original(*a, backend="eager", **o)
+    )
     small(["sgd"], backend="scripted", method="hutchinson", num_vectors=2)
     assert asked == ["scripted"]
 
@@ -198,7 +200,7 @@ def test_values_by_step_and_means():
 
 
 def test_labels_and_scales_of_estimates():
-    shown = {name: inspect_report.estimates(variants.get(name)) for name in variants.names()}
+    shown = {name: inspection_report.estimates(variants.get(name)) for name in variants.names()}
     assert shown["apollo"] == shown["scale-invariant"] == "B/η"
     assert shown["no-stepsize-correction"] == "B"
     assert shown["hessian-ema"] == "B̄/η"

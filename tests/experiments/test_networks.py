@@ -9,8 +9,8 @@ from torch.nn import functional
 
 import sandbox
 from sandbox.experiments.compare import compare
-from sandbox.experiments.runs.settings import Options
 from sandbox.experiments.selection import plan as comparison
+from sandbox.experiments.settings import ComparisonSettings
 from tests.experiments import networks
 
 SMALL = dict(seeds=2, tuning_seeds=1, rates=2, evaluations=3)
@@ -80,8 +80,8 @@ def test_what_is_told(reference):
 def test_a_run_is_what_it_says():
     """By hand: training mode in steps, evaluation mode in evaluations, the streams of order and noise, two groups."""
     from sandbox.experiments.runs.methods import method
-    from sandbox.experiments.runs.run import train
-    from sandbox.experiments.runs.settings import Run
+    from sandbox.experiments.runs.run import Run
+    from sandbox.experiments.runs.training import train
     from sandbox.tasks.streams import Generators
 
     task = networks.Net()
@@ -119,20 +119,17 @@ def test_a_plain_network_is_made_together():
     )  # fmt: skip
     plans = []
     for vectorised in (True, False):
-        options = dict(
-            seeds=2, tuning_seeds=1, rates=1, spacing=2.0, search=None, tuner="grid", trials=None, steps=None, warmup=0,
-            schedule="constant", evaluations=2, evaluate_every=None, backend="eager", vectorised=vectorised, options=Options(),
-            probes=(), every=1, reuse=False,
-        )  # fmt: skip
-        plans.append(comparison.plan(["apollo"], task, **options))
+        options = dict(seeds=2, tuning_seeds=1, rates=1, spacing=2.0, warmup=0, evaluations=2, vectorised=vectorised, every=1)
+        plans.append(comparison.plan(["apollo"], task, ComparisonSettings(**options)))
     assert plans[0].refusals == {}
-    from sandbox.experiments.runs.unit import Look, Unit, made
+    from sandbox.experiments.runs.batch import Probing, RunBatch, run_batch, with_batch_ids
 
     found = []
     for plan in plans:
-        runs = [r for _, r in comparison.joined([(plan.methods[0], r) for r in plan.final(plan.methods[0], {"lr": 0.01})])]
-        units = [Unit(plan.methods[0], runs)] if plan is plans[0] else [Unit(plan.methods[0], [r]) for r in runs]
-        found.append([rows for unit in units for rows, _ in made(task, unit, Look())])
+        runs = [r for _, r in with_batch_ids([(plan.methods[0], r) for r in plan.final(plan.methods[0], {"lr": 0.01})])]
+        batches = [runs] if plan is plans[0] else [[r] for r in runs]
+        batches = [RunBatch(plan.methods[0], some) for some in batches]
+        found.append([rows for batch in batches for rows, _ in run_batch(task, batch, Probing())])
     for together, alone in zip(*found, strict=True):
         for a, b in zip(together, alone, strict=True):
             assert a.keys() == b.keys()

@@ -11,8 +11,8 @@ import pytest
 import variants
 from sandbox.blocks import Rectifier, SameBatch, block
 from sandbox.experiments.compare import compare
-from sandbox.experiments.runs import unit
-from sandbox.experiments.runs.settings import Options
+from sandbox.experiments.runs import batch
+from sandbox.experiments.settings import Options
 from tests.experiments import ranks
 
 SMALL = dict(seeds=2, tuning_seeds=1, rates=1, steps=12, evaluations=3, vectorised=False)
@@ -99,12 +99,12 @@ def test_tasks_without_rows_drawn_labels_and_devices_are_refused(tmp_path):
 def test_a_rank_that_fails_or_dies_ends_the_others(tmp_path, monkeypatch):
     """The check is put out of the way: it would find what fails."""
     monkeypatch.setattr("sandbox.experiments.runs.shares.check", lambda task, size: None)
-    with pytest.raises(unit.Failed) as error:
+    with pytest.raises(batch.Failed) as error:
         compare(["apollo"], ranks.task(loss=ranks.failing), out=tmp_path / "failing", ranks=2, **SMALL)
     (failure,) = error.value.failures
     assert failure.error == "ZeroDivisionError: a wrong share"
     assert failure.where.startswith(f"{ranks.__file__}:")
-    with pytest.raises(unit.Failed, match="have come to different rows"):
+    with pytest.raises(batch.Failed, match="have come to different rows"):
         compare(["apollo"], ranks.task(model=ranks.unseeded), out=tmp_path / "unseeded", ranks=2, **SMALL)
     deadly = variants.get("apollo").replace(rectifier=Deadly(), name="deadly")
     with pytest.raises(BrokenExecutor, match=r"rank 1 of 2 died \(exit code -9\)"):

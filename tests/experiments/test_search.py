@@ -61,10 +61,10 @@ def test_axes():
     for wrong in ((1,), (2, 1), (0, 1, "log"), [1], (1, 2, "lg")):
         with pytest.raises((ValueError, TypeError), match="search: 'lr' must be"):
             search.axes_of({"lr": wrong}, apollo)
-    assert search.spoken("lr=1e-4:1:log") == ("lr", (1e-4, 1.0, "log"))
+    assert search.parse_range("lr=1e-4:1:log") == ("lr", (1e-4, 1.0, "log"))
     for wrong in ("lr", "lr=1", "=1:2", "lr=1:2:lg"):
         with pytest.raises(ValueError, match="write --search"):
-            search.spoken(wrong)
+            search.parse_range(wrong)
 
 
 SPACE = {"lr": (1e-4, 1, "log"), "rectifier.sigma": (1e-3, 1, "log"), "rectifier": [AbsoluteFloor(), SoftAbsolute()]}

@@ -12,16 +12,16 @@ from matplotlib.figure import Figure
 import sandbox
 import variants
 from sandbox import cli, ensemble, tasks
-from sandbox.experiments.sweep import MEASURES, sweep, values_of
+from sandbox.experiments.sweep import MEASURES, parse_values, sweep
 
 
 def test_values():
-    assert values_of("rectifier.sigma=0.1,1,10") == ("rectifier.sigma", [0.1, 1.0, 10.0])
-    assert values_of("lr=1e-4:1:5:log")[1] == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1])
-    assert values_of("moment.beta=0:0.9:4:linear")[1] == pytest.approx([0, 0.3, 0.6, 0.9])
+    assert parse_values("rectifier.sigma=0.1,1,10") == ("rectifier.sigma", [0.1, 1.0, 10.0])
+    assert parse_values("lr=1e-4:1:5:log")[1] == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1])
+    assert parse_values("moment.beta=0:0.9:4:linear")[1] == pytest.approx([0, 0.3, 0.6, 0.9])
     for wrong in ("lr", "lr=", "=1:2:3", "lr=1:2", "lr=a,b", "lr=1:2:3:lin", "lr=0:1:5:log", "lr=1", "lr=1,1", "lr=0,inf"):
         with pytest.raises(ValueError, match=r"vary|logarithmic"):
-            values_of(wrong)
+            parse_values(wrong)
 
 
 def test_a_sweep_is_its_single_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):

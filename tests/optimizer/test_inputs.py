@@ -19,8 +19,8 @@ from sandbox.blocks import (
     SameBatch,
 )
 from sandbox.experiments.runs.methods import method
-from sandbox.experiments.runs.run import train
-from sandbox.experiments.runs.settings import Run
+from sandbox.experiments.runs.run import Run
+from sandbox.experiments.runs.training import train
 from tests.light import each_backend
 from tests.problem import Torchs
 

@@ -11,10 +11,10 @@ import pytest
 
 from sandbox import studies
 from sandbox.studies import report
-from sandbox.studies.run import made_by, run
+from sandbox.studies.run import provenance, run
 
 FOLDER = Path(__file__).parents[2] / "notebooks" / "studies"
-KEPT = report.kept(FOLDER, "cpu")
+KEPT = report.load(FOLDER, "cpu")
 
 
 def test_every_kept_arm_has_three_seeds():
@@ -50,7 +50,7 @@ def test_a_cell_that_is_run_again_gives_the_kept_rows(tmp_path):
     kept = KEPT["F13"].filter((pl.col("part") == "2^0") & (pl.col("arm") == "apollo") & (pl.col("seed") == 0)).sort("step")
     columns = ["step", "train_loss", "validation_loss", "validation_metric", "floor_occupancy", "test_loss", "test_metric"]
     found, expected = (table.select(columns).fill_null(0.0).to_numpy() for table in (again, kept))
-    if kept.select("torch", "processor").row(0, named=True) == made_by():
+    if kept.select("torch", "processor").row(0, named=True) == provenance():
         assert np.array_equal(found, expected)
     else:
         np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -11,7 +11,7 @@ import sandbox
 from sandbox import studies, tasks
 from sandbox.studies.arms import floor_sgd
 from sandbox.studies.extra import ContiguousLBFGS, SignedFloor
-from sandbox.studies.rates import COSINE, Rate, milestones
+from sandbox.studies.rates import COSINE, RateSchedule, milestones
 from sandbox.studies.study import TIERS, Arm, Part
 
 
@@ -38,11 +38,11 @@ def test_milestones_count_from_the_start_of_the_run():
 
 
 def test_exponential_falls_once_an_epoch():
-    assert rates_of(Rate("exponential", factor=0.5, pieces=3), 6) == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25])
+    assert rates_of(RateSchedule("exponential", factor=0.5, pieces=3), 6) == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25])
 
 
 def test_inverse_root_goes_on_from_the_warm_up():
-    found = rates_of(Rate("inverse-sqrt"), 16, warmup=4)
+    found = rates_of(RateSchedule("inverse-sqrt"), 16, warmup=4)
     assert found[4:] == pytest.approx([math.sqrt(4 / max(t, 4)) for t in range(4, 16)])
     assert max(found) == pytest.approx(1)
 
@@ -101,7 +101,7 @@ def test_studies_are_well_formed(study):
         for part in study.parts(tier):
             assert part.task in tasks.names() or part.task == "sandbox.studies.extra:Parabola"
             for arm in part.arms:
-                assert arm.made().name == arm.name
+                assert arm.build().name == arm.name
     assert study.note
     with pytest.raises(ValueError, match="tier must be one of"):
         study.parts("huge")
@@ -115,12 +115,12 @@ def test_what_there_is_not():
     with pytest.raises(ValueError, match="two arms of one name"):
         Part(name="p", task="digits-mlp", arms=(Arm(name="a", method="sgd", lr=1.0),) * 2, seeds=1)
     with pytest.raises(ValueError, match="kind must be one of"):
-        Rate("linear")
+        RateSchedule("linear")
 
 
 def test_an_arm_may_be_an_optimizer_that_is_no_recipe():
     arm = Arm(name="mine", method="torch.optim:LBFGS", lr=0.5, numbers={"max_iter": 1, "history_size": 7})
-    (optimizer,) = arm.made().make([{"params": [torch.zeros(2, requires_grad=True)]}], arm.lr, {"backend": "eager"})
+    (optimizer,) = arm.build().make([{"params": [torch.zeros(2, requires_grad=True)]}], arm.lr, {"backend": "eager"})
     assert type(optimizer) is torch.optim.LBFGS
     assert (optimizer.defaults["lr"], optimizer.defaults["history_size"]) == (0.5, 7)
     with pytest.raises(ValueError, match="arm 'mine': decay and clipping are a recipe's"):

@@ -1,1 +1,1 @@
-"""Showing: results, tables, figures and the files of a comparison."""
+"""Results: data, tables, figures and files."""

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from sandbox.experiments.reports.comparison_data import ComparisonData
 from sandbox.utils.literal import picture as literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from sandbox.experiments.reports.result import Comparison
 
 # Okabe and Ito's colours, told apart by colour-blind readers; line styles and markers tell them apart in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
@@ -22,55 +21,55 @@ MARKERS = "os^Dv<>P"
 
 
 def figure(width: float, height: float, dpi: int = 150) -> Figure:
-    """An empty figure, inches wide and high."""
+    """Returns an empty figure, so many inches wide and high."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", dpi=dpi)
 
 
-def both(result: Comparison) -> Figure:
-    """Curves and rates side by side."""
-    made = figure(12.0, 4.6, 100)
-    left, right = made.subplots(1, 2)
+def both(result: ComparisonData) -> Figure:
+    """Draws curves and rates side by side."""
+    drawing = figure(12.0, 4.6, 100)
+    left, right = drawing.subplots(1, 2)
     curves(result, left)
     rates(result, right)
-    return made
+    return drawing
 
 
-def look(i: int) -> dict[str, Any]:
-    """Colour, line style and marker of the i-th variant."""
+def style(i: int) -> dict[str, Any]:
+    """Returns colour, line style and marker of the i-th variant."""
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[i % len(STYLES)], "marker": MARKERS[i % len(MARKERS)]}
 
 
-def shown_by(value: float) -> bool:
-    """Whether a picture can show it: finite, and not so large that an axis overflows."""
+def drawable(value: float) -> bool:
+    """Whether a picture can show a value: finite, and not so large that an axis overflows."""
     return math.isfinite(value) and abs(value) < 1e100
 
 
 def _log_where_positive(axes: Any, values: list[float]) -> None:
-    finite = [v for v in values if shown_by(v)]
+    finite = [v for v in values if drawable(v)]
     if finite and min(finite) > 0 and max(finite) / min(finite) > 5:
         axes.set_yscale("log")
 
 
-def curves(result: Comparison, axes: Any) -> None:
-    """Training loss over steps: median of the seeds, band from the lowest to the highest."""
+def curves(result: ComparisonData, axes: Any) -> None:
+    """Draws the training loss over steps: median of the seeds, band from the lowest to the highest."""
     final, shown = result.runs.filter(pl.col("role") == "final"), []
     for i, s in enumerate(result.summaries):
         by_step = final.filter(pl.col("variant") == s.name).group_by("step").agg(pl.col("train_loss")).sort("step")
         losses = [np.asarray(v, dtype=float) for v in by_step["train_loss"]]
         middle, low, high = ([float(f(v)) for v in losses] for f in (np.median, np.min, np.max))
-        finite = [shown_by(v) for v in middle]
+        finite = [drawable(v) for v in middle]
         if not any(finite):
             continue
         steps = by_step["step"].to_list()
         x, y = ([v for v, ok in zip(row, finite, strict=True) if ok] for row in (steps, middle))
-        top = [h if shown_by(h) else m for h, m in zip(high, middle, strict=True)]
-        style = look(i)
+        top = [h if drawable(h) else m for h, m in zip(high, middle, strict=True)]
+        line = style(i)
         ended = f", {s.diverged} diverged" if s.diverged else ""
-        axes.plot(x, y, **style, markersize=4, label=literal(f"{s.name} (lr {s.lr:.2g}{ended})"))
-        axes.fill_between(steps, low, top, color=style["color"], alpha=0.15, linewidth=0, where=finite)
-        shown += y + [v for v in low if shown_by(v)]
+        axes.plot(x, y, **line, markersize=4, label=literal(f"{s.name} (lr {s.lr:.2g}{ended})"))
+        axes.fill_between(steps, low, top, color=line["color"], alpha=0.15, linewidth=0, where=finite)
+        shown += y + [v for v in low if drawable(v)]
     _log_where_positive(axes, shown)
     axes.set_xlabel("step (updates)")
     axes.set_ylabel("loss on the training split")
@@ -79,8 +78,8 @@ def curves(result: Comparison, axes: Any) -> None:
         axes.legend(fontsize=8)
 
 
-def rates(result: Comparison, axes: Any) -> None:
-    """Validation loss over the learning rate, in units of each variant's default; the chosen one is filled."""
+def rates(result: ComparisonData, axes: Any) -> None:
+    """Draws the validation loss over the learning rate, in units of each variant's default; the chosen one is filled."""
     defaults = {m.name: m.lr for m in result.plan.methods}
     tuning = result.runs.filter((pl.col("role") == "tuning") & (pl.col("step") == pl.col("step").max().over("run")))
     shown: list[float] = []
@@ -88,14 +87,14 @@ def rates(result: Comparison, axes: Any) -> None:
         default = defaults[s.name]
         mean = tuning.filter(pl.col("variant") == s.name).group_by("lr").agg(pl.col("validation_loss").mean()).sort("lr")
         x = [lr / default for lr in mean["lr"]]
-        y = [v if shown_by(v) else math.nan for v in mean["validation_loss"]]
-        if not any(shown_by(v) for v in y):
+        y = [v if drawable(v) else math.nan for v in mean["validation_loss"]]
+        if not any(drawable(v) for v in y):
             continue
-        axes.plot(x, y, **look(i), markersize=6, markerfacecolor="white", label=literal(f"{s.name} (default {default:g})"))
+        axes.plot(x, y, **style(i), markersize=6, markerfacecolor="white", label=literal(f"{s.name} (default {default:g})"))
         best = [(a, b) for a, b, lr in zip(x, y, mean["lr"], strict=True) if lr == s.lr]
         if best:
-            axes.plot(*zip(*best, strict=True), color=look(i)["color"], marker=look(i)["marker"], linestyle="", markersize=8)
-        shown += [v for v in y if shown_by(v)]
+            axes.plot(*zip(*best, strict=True), color=style(i)["color"], marker=style(i)["marker"], linestyle="", markersize=8)
+        shown += [v for v in y if drawable(v)]
     if shown:
         axes.set_xscale("log")
         _log_where_positive(axes, shown)

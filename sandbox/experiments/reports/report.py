@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import polars as pl
+from typing import Any
 
 from sandbox.experiments.reports import figures, tables
+from sandbox.experiments.reports.comparison_data import ComparisonData
 from sandbox.experiments.runs.store import atomically
-
-if TYPE_CHECKING:
-    from sandbox.experiments.reports.result import Comparison
 
 FILES = ("report.html", "table.md", "curves.png", "rates.png", "results.parquet", "manifest.json")
 
@@ -40,17 +35,17 @@ pre { background: #f6f6f6; padding: .8em; overflow-x: auto; font-size: 13px } h2
 """
 
 
-def write(result: Comparison) -> None:
-    """report.html, table.md and the two pictures, into the comparison's folder."""
+def write(result: ComparisonData) -> None:
+    """Writes report.html, table.md and the two pictures into the comparison's folder."""
     result.folder.mkdir(parents=True, exist_ok=True)
     with atomically(result.folder / "table.md") as path:
-        path.write_text(tables.markdown(tables.of(result), tables.notes(result)) + "\n")
+        path.write_text(tables.markdown(tables.from_comparison(result), tables.notes(result)) + "\n")
     pictures = []
     for name, heading, draw in (
         ("curves.png", "Training loss", figures.curves),
         ("rates.png", "Validation loss over the rate", figures.rates),
     ):
-        data = drawn(result, draw)
+        data = png(result, draw)
         pictures.append((heading, base64.b64encode(data).decode()))
         with atomically(result.folder / name) as path:
             path.write_bytes(data)
@@ -58,19 +53,19 @@ def write(result: Comparison) -> None:
         path.write_text(page(result, pictures))
 
 
-def drawn(result: Comparison, draw: Any) -> bytes:
-    """One picture, a PNG file."""
-    figure, held = figures.figure(7.5, 4.6), io.BytesIO()
+def png(result: ComparisonData, draw: Any) -> bytes:
+    """Returns a picture as a PNG file."""
+    figure, file = figures.figure(7.5, 4.6), io.BytesIO()
     draw(result, figure.subplots())
-    figure.savefig(held, format="png")
-    return held.getvalue()
+    figure.savefig(file, format="png")
+    return file.getvalue()
 
 
-def page(result: Comparison, pictures: list[tuple[str, str]]) -> str:
-    """The page, all texts escaped."""
+def page(result: ComparisonData, pictures: list[tuple[str, str]]) -> str:
+    """Returns the page, all texts escaped."""
     from jinja2 import Environment
 
-    results, *differences = tables.of(result)
+    results, *differences = tables.from_comparison(result)
     named = [("Results", *results), *[("Differences", *d) for d in differences], ("Cost", *tables.costs(result))]
     more = (("Search", tables.budgets(result)), ("Smallest difference found with 80 % power here", tables.power(result)))
     named += [(heading, *table) for heading, table in more if table is not None]
@@ -86,12 +81,3 @@ def page(result: Comparison, pictures: list[tuple[str, str]]) -> str:
             failures=result.failures,
         )
     )
-
-
-def tables_to_disk(folder: Path, rows: pl.DataFrame, probes: pl.DataFrame | None) -> None:
-    """results.parquet, and probes.parquet where something was measured."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in (("results", rows), ("probes", probes)):
-        if frame is not None:
-            with atomically(folder / f"{name}.parquet") as path:
-                frame.write_parquet(path)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import html as web
-from typing import TYPE_CHECKING
 
+from sandbox.experiments.reports.comparison_data import ComparisonData, Summary
 from sandbox.experiments.selection import search, statistics
 from sandbox.utils.literal import markdown as literal
-
-if TYPE_CHECKING:
-    from sandbox.experiments.reports.result import Comparison, Summary
 
 Table = tuple[list[str], list[list[str]]]  # heads, rows
 
 
-def of(result: Comparison) -> list[Table]:
-    """The results, and the paired differences to the first variant (none where there is only one)."""
+def from_comparison(result: ComparisonData) -> list[Table]:
+    """Returns the results, and the paired differences to the first variant (none where there is only one)."""
     task, seeds = result.plan.task, result.plan.seeds
     head = ["variant", "lr", "final loss", "best loss", f"test {task.metric}", "diverged", "ms/step", "words", "on floor"]
     rows = [_result(s, seeds) for s in result.summaries]
@@ -51,8 +48,8 @@ def _difference(d: statistics.Difference | None, p: float | None, digits: str) -
     return [size, "< 0.001" if p < 0.001 else f"{p:.3f}"]
 
 
-def budgets(result: Comparison) -> Table | None:
-    """What a search gave: the numbers chosen, the expected best loss against budget, and how flat the optimum is."""
+def budgets(result: ComparisonData) -> Table | None:
+    """Returns the numbers that a search chose, the expected best loss against budget, and how flat the optimum is."""
     if not result.plan.tuned:
         return None
     trials = result.plan.trials
@@ -68,8 +65,8 @@ def budgets(result: Comparison) -> Table | None:
     return head, rows
 
 
-def power(result: Comparison) -> Table | None:
-    """The smallest difference to the first variant that these seeds find with 80 % power."""
+def power(result: ComparisonData) -> Table | None:
+    """Returns the smallest differences to the first variant that these seeds find with 80 % power."""
     first, *others = result.summaries
     if not others:
         return None
@@ -77,15 +74,15 @@ def power(result: Comparison) -> Table | None:
     rows = []
     for s in others:
         sizes = [
-            "—" if d is None or d.mean is None else f"{statistics.smallest_found(d.spread, d.pairs):.2g}"
+            "—" if d is None or d.mean is None else f"{statistics.smallest_detectable(d.spread, d.pairs):.2g}"
             for d in (s.train_difference, s.test_difference)
         ]
         rows.append([s.name, *sizes])
     return head, rows
 
 
-def costs(result: Comparison) -> Table:
-    """What a run takes."""
+def costs(result: ComparisonData) -> Table:
+    """Returns the cost of a run."""
     head = ["variant", "gradient evaluations a run", "ms/step", "state words a parameter"]
     rows = [
         [
@@ -99,85 +96,85 @@ def costs(result: Comparison) -> Table:
     return head, rows
 
 
-def notes(result: Comparison) -> list[str]:
-    """What a reader must know to read the table."""
-    plan = result.plan
+def notes(result: ComparisonData) -> list[str]:
+    """Returns what a reader must know to read the table."""
+    plan, settings = result.plan, result.plan.settings
     first = result.summaries[0].name
     better = "higher" if plan.task.higher_is_better else "lower"
-    schedule = plan.schedule if isinstance(plan.schedule, str) else "a schedule of one's own"
-    what = f"{plan.trials} trials" if plan.search else f"{plan.rates} rates"
-    tuning = f"{what} × {plan.tuning_seeds} tuning seeds a variant, chosen on validation loss"
-    said = [
+    schedule = settings.schedule if isinstance(settings.schedule, str) else "a schedule of one's own"
+    what = f"{plan.trials} trials" if settings.search else f"{settings.rates} rates"
+    tuning = f"{what} × {settings.tuning_seeds} tuning seeds a variant, chosen on validation loss"
+    lines = [
         f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {schedule}), {plan.seeds} paired seeds; "
         f"{tuning if plan.tuned else 'each at its own default rate, untuned'}.",
         f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % Student t interval; p: "
         f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",
     ]
     if any(name not in plan.refusals for name in plan.names):
-        said.append("Runs of a variant were made together (vectorised); ms/step is a run's share of that.")
+        lines.append("Runs of a variant were made together (vectorised); ms/step is a run's share of that.")
     reasons: dict[str, list[str]] = {}
     for name, reason in plan.refusals.items():
         reasons.setdefault(reason, []).append(name)
-    said += [f"Made one by one: {', '.join(names)} ({reason})." for reason, names in reasons.items() if reason]
+    lines += [f"Made one by one: {', '.join(names)} ({reason})." for reason, names in reasons.items() if reason]
     if result.exploratory:
-        said.append(f"Exploratory: {plan.seeds} seeds are too few for a conclusion ({result.enough_seeds} or more).")
+        lines.append(f"Exploratory: {plan.seeds} seeds are too few for a conclusion ({result.enough_seeds} or more).")
     edges = [s.name for s in result.summaries if s.on_edge]
     if edges:
-        said.append(f"The best rate of {', '.join(edges)} lies on the edge of its grid: a wider one (rates) may do better.")
+        lines.append(f"The best rate of {', '.join(edges)} lies on the edge of its grid: a wider one (rates) may do better.")
     lost = [s.name for s in result.summaries if not s.tuned]
     if lost:
-        said.append(f"Every rate of {', '.join(lost)} diverged in tuning; its default was kept.")
+        lines.append(f"Every rate of {', '.join(lost)} diverged in tuning; its default was kept.")
     floors = [s for s in result.summaries if s.floor_occupancy is not None and s.floor_occupancy > 0.99]
     if floors:
-        said.append(
+        lines.append(
             f"On the floor almost everywhere: {', '.join(s.name for s in floors)}.  There D is the floor and the curvature "
             "estimate hardly matters; with a constant floor σ the method is then momentum SGD with rate lr/σ."
         )
-    if plan.options.time_limit is not None:
-        said.append(f"A run ended after {plan.options.time_limit:g} s at the latest: results depend on this machine.")
-    said += [f"Failed: {failure}." for failure in result.failures]
-    said += [f"Could not be read, and was made again: {path}." for path in result.unreadable]
-    return said
+    if settings.time_limit is not None:
+        lines.append(f"A run ended after {settings.time_limit:g} s at the latest: results depend on this machine.")
+    lines += [f"Failed: {failure}." for failure in result.failures]
+    lines += [f"Could not be read, and was made again: {path}." for path in result.unreadable]
+    return lines
 
 
 # -- forms -------------------------------------------------------------------------------------------------------------
 
 
-def text(tables: list[Table], said: list[str]) -> str:
-    """Plain tables with their notes."""
+def text(tables: list[Table], notes: list[str]) -> str:
+    """Formats tables with their notes as plain text."""
     lines: list[str] = []
     for head, rows in tables:
         widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
         lines += ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in [head, *rows]]
         lines.append("")
-    return "\n".join([*lines, *said])
+    return "\n".join([*lines, *notes])
 
 
-def markdown(tables: list[Table], said: list[str]) -> str:
-    """Markdown tables with their notes."""
+def markdown(tables: list[Table], notes: list[str]) -> str:
+    """Formats tables with their notes as Markdown."""
     lines: list[str] = []
     for head, rows in tables:
         lines += ["| " + " | ".join(map(literal, head)) + " |", "|" + "---|" * len(head)]
         lines += ["| " + " | ".join(map(literal, row)) + " |" for row in rows]
         lines.append("")
-    return "\n".join([*lines, *[f"{literal(n)}\n" for n in said]])
+    return "\n".join([*lines, *[f"{literal(n)}\n" for n in notes]])
 
 
-def html(tables: list[Table], said: list[str]) -> str:
-    """HTML tables with their notes."""
+def html(tables: list[Table], notes: list[str]) -> str:
+    """Formats tables with their notes as HTML."""
     parts = []
     for head, rows in tables:
         cells = "".join(f"<th>{web.escape(cell)}</th>" for cell in head)
         body = "".join("<tr>" + "".join(f"<td>{web.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         parts.append(f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>")
-    return "\n".join([*parts, *(f"<p>{web.escape(n)}</p>" for n in said)])
+    return "\n".join([*parts, *(f"<p>{web.escape(n)}</p>" for n in notes)])
 
 
 class Shown:
-    """What is shown as tables with notes: as plain text, in notebooks as HTML."""
+    """A result shown as tables with notes: as plain text, in notebooks as HTML."""
 
     def shown(self) -> tuple[list[Table], list[str]]:
-        """Tables and notes."""
+        """Returns tables and notes."""
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -1,11 +1,11 @@
-"""Which stored results may stand for a run: those of the same code and data, as far as a user can predict.
+"""Fingerprints of code and data: a stored result stands for a run where these are the same.
 
 Counted are this package's source and version and torch's version, and of everything that a run uses (blocks, task, optimizer,
 schedule, probes) the source file of the module it comes from, if a user wrote that, with the user's modules that the file
 imports, and what the task holds: numbers, texts, tensors, arrays, containers and plain objects of these.  Sources count
 without comments and docstrings.  Not counted is what lies outside of all that: a file that the code reads, say.
 
-What comes from `__main__`, a shell or a notebook has no source that can be trusted: it is run again, unless `reuse` is asked.
+What comes from `__main__`, a shell or a notebook has no source that can be trusted: it is run again, unless `reuse` is set.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ from torch.utils.data import DataLoader
 from sandbox.blocks import Block
 from sandbox.utils import imports
 
-# What does not change a run's numbers: how they are shown and asked for.
+# What does not change a run's numbers: how they are shown and requested.
 _SHOWN = ("cli", "reports", "calibrate.py", "describe.py", "callbacks.py", "literal.py", "progress.py", "verdicts")
 
 
-def of(value: Any, reuse: bool = False) -> str:
-    """Twelve digits of a value, the same in every process; random ones where it cannot be told.
+def fingerprint(value: Any, reuse: bool = False) -> str:
+    """Returns twelve digits of a value, the same in every process; random ones where it cannot be identified.
 
-    reuse: take what comes from `__main__` by its name and bytecode.
+    reuse: identify what comes from `__main__` by its name and bytecode.
     """
-    return told(value, reuse) or secrets.token_hex(6)
+    return fingerprint_or_none(value, reuse) or secrets.token_hex(6)
 
 
-def told(value: Any, reuse: bool = False) -> str | None:
-    """The same; None where it cannot be told."""
+def fingerprint_or_none(value: Any, reuse: bool = False) -> str | None:
+    """Returns the same digits, or None where the value cannot be identified."""
     digest = hashlib.sha256()
     try:
         for part in _Walk(reuse).parts(value):
             digest.update(part)
-    except _Untold:
+    except _Unidentifiable:
         return None
     return digest.hexdigest()[:12]
 
 
 @functools.cache
 def package() -> str:
-    """Of this package's source and version, and torch's."""
+    """Returns twelve digits of this package's source and torch's version."""
     home = imports.PACKAGE
     files = [path for path in sorted(home.rglob("*.py")) if not set(path.relative_to(home).parts) & set(_SHOWN)]
     text = metadata.version("torch") + "".join(_source(path) for path in files)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-class _Untold(Exception):
-    """Nothing can be said of a value."""
+class _Unidentifiable(Exception):
+    """Raised for a value that has no stable identity."""
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device, torch.Size, range)
 
 
 class _Walk:
-    """One walk through a value, as bytes; what was seen before counts as its number."""
+    """One walk through a value, as bytes; an object met again counts as the number of its first visit."""
 
     def __init__(self, reuse: bool) -> None:
         self.reuse, self.seen, self.files = reuse, dict[int, tuple[int, Any]](), set[str]()
@@ -103,7 +103,7 @@ class _Walk:
                 yield from self.parts(key)
                 yield from self.parts(value[key])
         elif isinstance(value, set | frozenset):
-            yield repr(sorted(of(item, self.reuse) for item in value)).encode()
+            yield repr(sorted(fingerprint(item, self.reuse) for item in value)).encode()
         elif isinstance(value, types.ModuleType):
             yield from self.module(value.__name__)
         elif isinstance(value, type):
@@ -122,20 +122,20 @@ class _Walk:
         yield b")"
 
     def function(self, value: types.FunctionType) -> Iterator[bytes]:
-        """Its module's file, its name, what it has closed over, and its bytecode, which tells lambdas of one file apart."""
+        """Yields a function's module, name, closure, and bytecode, which tells lambdas of one file apart."""
         yield from self.module(value.__module__ or "__main__")
         yield value.__qualname__.encode()
-        if own(value.__module__ or "__main__"):
+        if by_user(value.__module__ or "__main__"):
             yield from self.parts(_bytecode(value.__code__))
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
             yield from self.parts([value.__defaults__, value.__kwdefaults__, cells])
 
     def object(self, value: Any) -> Iterator[bytes]:
-        """Its class and what it holds: a block's numbers, the attributes of anything else."""
+        """Yields an object's class and content: a block's numbers, the attributes of anything else."""
         yield from self.parts(type(value))
         if isinstance(value, Block):
-            held: Any = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
-        elif isinstance(value, DataLoader):  # and not what it remembers of being read
+            content: Any = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
+        elif isinstance(value, DataLoader):  # and not its position in the data
             names = (
                 "dataset",
                 "batch_size",
@@ -146,32 +146,32 @@ class _Walk:
                 "num_workers",
                 "worker_init_fn",
             )
-            held = [getattr(value, name) for name in names]
+            content = [getattr(value, name) for name in names]
         elif isinstance(value, np.random.Generator):
-            held = value.bit_generator.state
+            content = value.bit_generator.state
         elif hasattr(value, "__dict__"):
             state = value.__getstate__()
-            held = state if isinstance(state, dict) else vars(value)
+            content = state if isinstance(state, dict) else vars(value)
         elif isinstance(value, np.generic):
-            held = value.item()
+            content = value.item()
         else:
-            raise _Untold
-        yield from self.parts(held)
+            raise _Unidentifiable
+        yield from self.parts(content)
 
     def module(self, name: str) -> Iterator[bytes]:
-        """A module's name; the first time, where a user wrote it, its source and that of the user's modules it imports."""
+        """Yields a module's name; for a user's module, the first time, also its source and that of its imports by users."""
         yield name.encode()
-        if name in self.files or not own(name):
+        if name in self.files or not by_user(name):
             return
         self.files.add(name)
         file = _file(name)
         if name == "__main__" or file is None:
             if not self.reuse:
-                raise _Untold
+                raise _Unidentifiable
             return
         yield _source(Path(file)).encode()
-        for found in _imports(name, Path(file)):
-            yield from self.module(found)
+        for imported in _imports(name, Path(file)):
+            yield from self.module(imported)
 
 
 def _bytecode(code: types.CodeType) -> list[Any]:
@@ -190,7 +190,7 @@ def _constant(value: Any) -> Any:
 
 
 def _source(path: Path) -> str:
-    """A module's source as a syntax tree: without comments, docstrings and line numbers."""
+    """Returns a module's source as a syntax tree, without comments, docstrings and line numbers."""
     tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
         if (
@@ -202,41 +202,41 @@ def _source(path: Path) -> str:
 
 
 def _imports(name: str, path: Path) -> list[str]:
-    """The user's modules that a file imports, by name."""
-    found = set()
+    """Returns the names of the user's modules that a file imports."""
+    names = set()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parts = package.split(".")
                 base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
-            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return sorted(each for each in found if each and own(each) and _file(each))
+            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return sorted(name for name in names if name and by_user(name) and _file(name))
 
 
 def _file(module: str) -> str | None:
-    """A module's file, imported or not."""
+    """Returns a module's file, whether it is imported yet or not."""
     if module in sys.modules:
         return getattr(sys.modules[module], "__file__", None)
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):
         return None
-    return found.origin if found and found.has_location else None
+    return spec.origin if spec and spec.has_location else None
 
 
 @functools.cache
 def installed() -> tuple[Path, ...]:
-    """Where Python and its packages are."""
+    """Returns the folders of Python and its packages."""
     paths = [*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages()]
     return tuple({Path(path).resolve() for path in [*paths, site.getusersitepackages()] if path})
 
 
-def own(module: str) -> bool:
-    """Whether a user wrote a module: it is none of this package's, of Python's, nor of what is installed."""
+def by_user(module: str) -> bool:
+    """Whether a user wrote a module: it belongs neither to this package, nor to Python or an installed package."""
     if module == "__main__":
         return True
     top = module.partition(".")[0]

@@ -1,10 +1,10 @@
-"""A run that several ranks make together, as replicas: each sees its share of every batch, and all make the same step.
+"""A run made by several ranks as replicas: each sees its share of every batch, and all make the same step.
 
 With ranks r = 1 … R, rows n_r of a batch in the share of rank r and n in all,
 
     ∇f = Σ_r (n_r/n) ∇f_r
 
-which holds where the loss of a batch is the mean over its rows; `check` tries it on a first batch.
+which holds where the loss of a batch is the mean over its rows; `check` verifies it on a first batch.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ TOLERANCE = 1e-3  # of ∇f, relative; a sum of shares differs by its rounding f
 
 
 class Shares:
-    """This rank's part in a run; without a group it makes the run alone."""
+    """This rank's part in a run; without a group, the whole run."""
 
     def __init__(self, task: Task, group: ProcessGroup | None) -> None:
         self.task, self.group = task, group
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
 
-    def of(self, batch: Any) -> tuple[Any, float]:
-        """This rank's share of a batch, and its weight w_r = R n_r/n in the mean over the ranks."""
+    def share(self, batch: Any) -> tuple[Any, float]:
+        """Returns this rank's share of a batch, and its weight w_r = R n_r/n in the mean over the ranks."""
         if self.group is None:
             return batch, 1.0
         mine, part = cut(self.task, batch, self.size)[self.rank]
         return mine, self.size * part
 
     def average(self, params: list[Tensor], loss: Tensor) -> Tensor:
-        """The mean over the ranks of the gradients, in their places, and of the loss, which is returned."""
+        """Averages the gradients over the ranks in place; returns the mean of the loss."""
         if self.group is None:
             return loss
         *grads, total = replicas.average([*(p.grad for p in params), loss], [*params, loss], self.group)
@@ -51,15 +51,15 @@ class Shares:
         assert total is not None
         return total
 
-    def any(self, yes: bool) -> bool:
-        """Whether one of the ranks says yes."""
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is true on one of the ranks."""
         if self.group is None:
-            return yes
-        return bool(self.average([], torch.tensor(float(yes))) > 0)
+            return flag
+        return bool(self.average([], torch.tensor(float(flag))) > 0)
 
 
 def cut(task: Task, batch: Any, size: int) -> list[tuple[Any, float]]:
-    """Shares of a batch along the leading index, each with n_r/n.  Raises ValueError where one would be empty."""
+    """Returns the shares of a batch along the leading index, each with n_r/n.  Raises ValueError where one would be empty."""
     leaves, spec = pytree.tree_flatten(batch)
     parts = [x.tensor_split(size) if isinstance(x, Tensor) and x.ndim else (x,) * size for x in leaves]
     shares = [pytree.tree_unflatten([part[r] for part in parts], spec) for r in range(size)]
@@ -71,8 +71,8 @@ def cut(task: Task, batch: Any, size: int) -> list[tuple[Any, float]]:
 
 def check(task: Task, size: int) -> None:
     """Raises ValueError where `size` ranks would not make the steps that one process makes."""
-    whole, kept = _gradient(task, 1)
-    if not kept:
+    whole, unchanged = _gradient(task, 1)
+    if not unchanged:
         raise ValueError(
             f"ranks={size}: a step of task {task.name!r} changes its network's buffers, on each rank in another way"
         )
@@ -88,7 +88,7 @@ def check(task: Task, size: int) -> None:
 
 
 def _gradient(task: Task, size: int) -> tuple[Tensor, bool]:
-    """∇f of a first batch, from `size` shares, and whether that has changed no buffer."""
+    """Returns ∇f of a first batch, from `size` shares, and whether that left all buffers unchanged."""
     model = task.start(0)
     batch = next(task.stream(0, model))
     params = [p for group in task.groups(model) for p in _tensors(group["params"])]

@@ -1,9 +1,9 @@
-"""Finished runs on disk: a file each, written beside its place and then linked into it, so that a kill, a full disk or a second
-writer never leaves half a run, and none counts twice.
+"""Finished runs on disk, one file per run.  It is written beside its place and then linked into it, so that a kill, a full disk
+or a second writer never leaves half a run, and none counts twice.
 
     folder/runs/<key>.json    {"run": key, "facts": …, "rows": […], "probes": […]}
 
-The tables that people read (results.parquet, probes.parquet) are made from these at the end of a command.
+The tables that people read (results.parquet, probes.parquet) are written from these at the end of a command.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 SCHEMA: dict[str, Any] = {
     "run": pl.String,
@@ -60,7 +58,7 @@ PROBES: dict[str, Any] = {
     "value": pl.Float64,
 }
 
-# a row a coordinate of a run's tensors; what a probe has not kept is null
+# one row per coordinate of a run's tensors; what a probe does not keep is null
 VECTORS: dict[str, Any] = {
     **{name: PROBES[name] for name in ("variant", "seed", "step", "tensor")},
     "index": pl.Int64,
@@ -71,21 +69,24 @@ VECTORS: dict[str, Any] = {
 }
 
 
-def packed(vector: Tensor) -> str:
-    """A vector as text: NumPy's format in base 64."""
-    held = io.BytesIO()
-    np.save(held, vector.detach().cpu().numpy())
-    return base64.b64encode(held.getvalue()).decode()
+def pack(vector: Tensor) -> str:
+    """Returns a vector as text: NumPy's format in base 64."""
+    file = io.BytesIO()
+    np.save(file, vector.detach().cpu().numpy())
+    return base64.b64encode(file.getvalue()).decode()
 
 
 class Store:
-    """The runs of a folder.  Another's results.parquet there is refused with ValueError; a run's file that cannot be read is
-    named in `unreadable`, and moved aside when the run has been made again."""
+    """The runs in a folder.
+
+    unreadable: files of runs that cannot be read; they are moved aside once the run has been repeated.
+    Raises ValueError for a results.parquet there of another origin.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs = folder, folder / "runs"
         self.unreadable: list[Path] = []
-        self._kept: dict[str, dict[str, Any]] = {}
+        self._loaded: dict[str, dict[str, Any]] = {}
         self.runs.mkdir(parents=True, exist_ok=True)
         table = folder / "results.parquet"
         if table.exists():
@@ -97,13 +98,13 @@ class Store:
                 ) from error
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """What a run gave; None where it has not been made, or cannot be read."""
-        if key in self._kept:
-            return self._kept[key]
+        """Returns the content of a run's file, or None where the run is missing or cannot be read."""
+        if key in self._loaded:
+            return self._loaded[key]
         path = self.runs / f"{key}.json"
         try:
-            found = json.loads(path.read_text())
-            if found["run"] != key or not isinstance(found["rows"], list):
+            content = json.loads(path.read_text())
+            if content["run"] != key or not isinstance(content["rows"], list):
                 raise ValueError("another run's")
         except FileNotFoundError:
             return None
@@ -111,15 +112,15 @@ class Store:
             if path not in self.unreadable:
                 self.unreadable.append(path)
             return None
-        self._kept[key] = found
-        return found
+        self._loaded[key] = content
+        return content
 
     def missing(self, keys: Iterable[str]) -> set[str]:
-        """Those that have not been made."""
+        """Returns the keys of runs that are not there."""
         return {key for key in keys if self.get(key) is None}
 
     def add(self, key: str, facts: Mapping[str, Any], rows: list[dict[str, Any]], probes: list[dict[str, Any]]) -> None:
-        """Keeps a run; the first writer's, where there are two.  Raises OSError where it cannot be written."""
+        """Stores a run; of two writers the first one counts.  Raises OSError where it cannot be written."""
         path = self.runs / f"{key}.json"
         text = json.dumps({"run": key, "facts": dict(facts), "rows": rows, "probes": probes}, ensure_ascii=False)
         if path in self.unreadable and self.get(key) is None:
@@ -129,47 +130,47 @@ class Store:
             temporary.write_text(text)
             with contextlib.suppress(FileExistsError):
                 link(temporary, path)
-        self._kept.pop(key, None)
+        self._loaded.pop(key, None)
 
     def frame(self, names: Iterable[tuple[str, str]]) -> pl.DataFrame:
-        """The rows of some runs, named (key, variant): equal recipes of two names share a run.
+        """Returns the rows of runs named (key, variant): equal recipes of two names share a run.
 
-        There is a column more for every metric that the task names.
+        Every further metric of the task has a column of its own.
         """
         rows = []
         for key, name in names:
-            found = self.get(key)
-            if found is not None:
-                facts = {k: v if isinstance(v, str | int | float) else json.dumps(v) for k, v in found["facts"].items()}
-                rows += [{**facts, **row, "run": key, "variant": name} for row in found["rows"]]
+            content = self.get(key)
+            if content is not None:
+                facts = {k: v if isinstance(v, str | int | float) else json.dumps(v) for k, v in content["facts"].items()}
+                rows += [{**facts, **row, "run": key, "variant": name} for row in content["rows"]]
         more = {c: pl.Float64 for row in rows for c in row if c.startswith(("validation_", "test_")) and c not in SCHEMA}
         return pl.DataFrame(rows, schema={**SCHEMA, **more})
 
     def probes(self, names: Iterable[tuple[str, str]]) -> pl.DataFrame:
-        """What probes measured in some runs."""
+        """Returns the measurements of probes in runs named (key, variant)."""
         rows = []
         for key, name in names:
-            found = self.get(key) or {"probes": [], "facts": {}}
-            rows += [{**found["facts"], **row, "run": key, "variant": name} for row in found["probes"]]
+            content = self.get(key) or {"probes": [], "facts": {}}
+            rows += [{**content["facts"], **row, "run": key, "variant": name} for row in content["probes"]]
         return pl.DataFrame(rows, schema=PROBES)
 
     def vectors(self, names: Iterable[tuple[str, str]]) -> pl.DataFrame:
-        """The coordinates that some runs have kept."""
+        """Returns the vectors that runs named (key, variant) stored, one row per coordinate."""
         frames = [pl.DataFrame(schema=VECTORS)]
         for key, name in names:
-            found = self.get(key) or {"probes": []}
-            for row in found["probes"]:
+            content = self.get(key) or {"probes": []}
+            for row in content["probes"]:
                 if "vectors" in row:
-                    held = {n: np.load(io.BytesIO(base64.b64decode(text))) for n, text in row["vectors"].items()}
-                    same = {"variant": name, "seed": found["facts"]["seed"], "step": row["step"], "tensor": row["tensor"]}
-                    rest = {n: pl.lit(same.get(n)) for n in VECTORS if n not in held}
-                    frame = pl.DataFrame(held).with_columns(**{**rest, "index": pl.int_range(pl.len())})
+                    arrays = {n: np.load(io.BytesIO(base64.b64decode(text))) for n, text in row["vectors"].items()}
+                    same = {"variant": name, "seed": content["facts"]["seed"], "step": row["step"], "tensor": row["tensor"]}
+                    rest = {n: pl.lit(same.get(n)) for n in VECTORS if n not in arrays}
+                    frame = pl.DataFrame(arrays).with_columns(**{**rest, "index": pl.int_range(pl.len())})
                     frames.append(frame.select(pl.col(n).cast(kind) for n, kind in VECTORS.items()))
         return pl.concat(frames)
 
 
 def link(temporary: Path, path: Path) -> None:
-    """Gives a finished file its name, unless another has it.  Raises FileExistsError then."""
+    """Gives a finished file its name.  Raises FileExistsError where that name is taken."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -182,7 +183,7 @@ def link(temporary: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`, gone afterwards."""
+    """Yields a temporary name beside `path`, and removes the file afterwards."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         yield temporary
@@ -192,7 +193,7 @@ def beside(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomically(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well."""
+    """Yields a temporary file beside `path` that replaces it when the block ends without an error."""
     with beside(path) as temporary:
         yield temporary
         os.replace(temporary, path)
@@ -200,7 +201,7 @@ def atomically(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One writer at a time in a folder (where the system has POSIX locks)."""
+    """Admits one writer at a time to a folder (where the system has POSIX locks)."""
     try:
         import fcntl
     except ImportError:
@@ -212,13 +213,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class Claims:
-    """Who is at work on what in a folder: a lock a piece of work, given up by the system when its holder dies."""
+    """Which process works on what in a folder: one lock per batch of runs, released by the system when its holder dies."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.held = folder / "runs" / "locks", dict[str, Any]()
 
     def take(self, name: str) -> bool:
-        """Whether this process may do it; also where the system knows no locks: then two do the same, and one counts."""
+        """Whether this process may do the work; true on systems without locks: there two may do the same, and one counts."""
         try:
             import fcntl
         except ImportError:
@@ -239,12 +240,12 @@ class Claims:
         return True
 
     def drop(self, name: str) -> None:
-        """It is done."""
+        """Releases the lock."""
         file = self.held.pop(name, None)
         if file is not None:
             file.close()
 
     def close(self) -> None:
-        """Drops all."""
+        """Releases all locks."""
         for name in list(self.held):
             self.drop(name)

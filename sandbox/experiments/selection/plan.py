@@ -1,4 +1,4 @@
-"""What a comparison is asked for, in one form; which runs that means."""
+"""A comparison's plan: its settings with all that follows from methods and task, and the runs that this means."""
 
 from __future__ import annotations
 
@@ -10,210 +10,186 @@ from typing import Any
 
 from sandbox import backends, schedules, tasks
 from sandbox.experiments.runs import identity, shares, vectorised
-from sandbox.experiments.runs.methods import Method, Ours, methods
-from sandbox.experiments.runs.settings import Options, Run
+from sandbox.experiments.runs.methods import Method, RecipeMethod, methods
+from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
 from sandbox.experiments.selection import search as searching
+from sandbox.experiments.settings import ComparisonSettings, whole
 from sandbox.probes import ALL
 from sandbox.probes.watch import Watch, find
 from sandbox.tasks import Task
 from sandbox.utils import suggest
 
-TUNING_SEEDS_FROM = 10_000  # tuning seeds are 10000, 10001, …; final ones 0, 1, …
-
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What `compare` is asked for; see there."""
+class ComparisonPlan:
+    """What `compare` does: the settings, and the numbers that they leave to task and methods.  at: evaluated steps."""
 
+    settings: ComparisonSettings
     methods: list[Method]
     task: Task
-    seeds: int
-    tuning_seeds: int
-    rates: int
-    spacing: float
-    search: dict[str, Any]
-    tuner: str
-    trials: int
     steps: int
     warmup: int
-    schedule: Any
+    trials: int
     at: tuple[int, ...]
-    backend: Any
-    vectorised: bool
-    options: Options
     probes: tuple[Any, ...]
-    every: int
-    reuse: bool
+
+    @property
+    def seeds(self) -> int:
+        """Final runs per variant."""
+        return self.settings.seeds
+
+    @property
+    def tuner(self) -> str:
+        """How numbers are chosen."""
+        return self.settings.tuner
 
     @property
     def names(self) -> list[str]:
-        """Of the variants."""
+        """The names of the variants."""
         return [method.name for method in self.methods]
 
     @functools.cached_property
     def refusals(self) -> dict[str, str]:
-        """Variant -> why its runs are made one by one, where they are not made together."""
-        if not self.vectorised or self.backend != "eager":
+        """Variant -> why its runs are made one by one, where they do not train together."""
+        if not self.settings.vectorised or self.settings.backend != "eager":
             return dict.fromkeys(self.names, "")
-        reasons = {m.name: vectorised.why_not(self.task, m, self.schedule, self.options) for m in self.methods}
+        schedule, options = self.settings.schedule, self.settings.options
+        reasons = {m.name: vectorised.why_not(self.task, m, schedule, options) for m in self.methods}
         return {name: reason for name, reason in reasons.items() if reason is not None}
 
     @property
     def tuned(self) -> bool:
         """Whether anything is chosen."""
-        return bool(self.search) or self.rates > 1
+        return bool(self.settings.search) or self.settings.rates > 1
 
     def axes(self, method: Method) -> dict[str, searching.Axis]:
-        """What is varied of a method."""
-        if self.search:
-            return searching.axes_of(self.search, method)
+        """Returns what is varied of a method."""
+        if self.settings.search:
+            return searching.axes_of(self.settings.search, method)
         return {"lr": searching.Axis(choices=tuple(self.grid(method)))}
 
     def grid(self, method: Any) -> list[float]:
-        """Learning rates around the method's default, lowest first."""
-        return [float(f"{method.lr * self.spacing ** (k - (self.rates - 1) / 2):.6g}") for k in range(self.rates)]
+        """Returns learning rates around the method's default, lowest first."""
+        rates, spacing = self.settings.rates, self.settings.spacing
+        return [float(f"{method.lr * spacing ** (k - (rates - 1) / 2):.6g}") for k in range(rates)]
 
     def runs(self, method: Method, numbers: Mapping[str, Any], seeds: Sequence[int], role: str) -> list[Run]:
-        """The runs of some numbers, a seed each; those of a search are evaluated at their end alone."""
+        """Returns the runs of some numbers, one per seed; those of a search are evaluated only at their end."""
         rest = tuple(sorted((name, value) for name, value in numbers.items() if name != "lr"))
-        at = self.at if role == "final" else (self.steps,)
         together = method.name not in self.refusals
-        return [
-            Run(
-                task=self.task.name, method=method.replaced(dict(rest)).fingerprint(), lr=float(numbers["lr"]), seed=seed,
-                role=role, steps=self.steps, at=at, warmup=self.warmup, schedule=self.schedule, numbers=rest,
-                way=vectorised.TOGETHER if together else backends.get(self.backend).name, options=self.options,
-                probes=self._watched, code=self._codes[method.name],
-            )
-            for seed in seeds
-        ]  # fmt: skip
+        run = Run(
+            task=self.task.name, method=method.replaced(dict(rest)).fingerprint(), lr=float(numbers["lr"]), seed=0, role=role,
+            steps=self.steps, at=self.at if role == "final" else (self.steps,), warmup=self.warmup,
+            schedule=self.settings.schedule, numbers=rest, options=self.settings.options, probes=self._probes_text,
+            way=vectorised.TOGETHER if together else backends.get(self.settings.backend).name, code=self._codes[method.name],
+        )  # fmt: skip
+        return [dataclasses.replace(run, seed=seed) for seed in seeds]
 
     def tuning(self, method: Method, numbers: Mapping[str, Any]) -> list[Run]:
-        """The runs that judge some numbers."""
-        return self.runs(method, numbers, range(TUNING_SEEDS_FROM, TUNING_SEEDS_FROM + self.tuning_seeds), "tuning")
+        """Returns the runs that judge some numbers."""
+        seeds = range(TUNING_SEEDS_FROM, TUNING_SEEDS_FROM + self.settings.tuning_seeds)
+        return self.runs(method, numbers, seeds, "tuning")
 
     def final(self, method: Method, numbers: Mapping[str, Any]) -> list[Run]:
-        """The runs that are reported."""
+        """Returns the runs that are reported."""
         return self.runs(method, numbers, range(self.seeds), "final")
 
     @functools.cached_property
     def _codes(self) -> dict[str, str]:
-        """Variant -> digits of all code and data that its runs depend on."""
-        schedule = None if isinstance(self.schedule, str) else self.schedule
-        held = self.task, schedule, [p for name, p in find(self.probes).items() if ALL.get(name) is not p]
-        return {m.name: identity.of([identity.package(), m.parts(), held], self.reuse) for m in self.methods}
+        """Variant -> fingerprint of all code and data that its runs depend on."""
+        schedule = None if isinstance(self.settings.schedule, str) else self.settings.schedule
+        shared = self.task, schedule, [p for name, p in find(self.probes).items() if ALL.get(name) is not p]
+        reuse = self.settings.reuse
+        return {m.name: identity.fingerprint([identity.package(), m.parts(), shared], reuse) for m in self.methods}
 
     @functools.cached_property
-    def _watched(self) -> str:
+    def _probes_text(self) -> str:
         names = " ".join(find(self.probes))
-        return f"{names} every {self.every}" if names else ""
+        return f"{names} every {self.settings.every}" if names else ""
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what the manifest of a comparison says."""
+        s = self.settings
+        tuning = list(range(TUNING_SEEDS_FROM, TUNING_SEEDS_FROM + s.tuning_seeds))
+        return {
+            "task": self.task.name,
+            "seeds": {"final": list(range(self.seeds)), "tuning": tuning},
+            **{name: getattr(s, name) for name in ("tuning_seeds", "rates", "spacing", "tuner")},
+            **{name: getattr(self, name) for name in ("trials", "steps", "warmup")},
+            **{name: getattr(s, name) for name in ("vectorised", "every")},
+            "schedule": s.schedule if isinstance(s.schedule, str) else repr(s.schedule),
+            "evaluated_at": list(self.at),
+            "search": {name: repr(space) for name, space in (s.search or {}).items()},
+            "backend": str(s.backend),
+            "options": dataclasses.asdict(s.options),
+            "probes": [getattr(p, "__name__", repr(p)) for p in self.probes],
+            "one by one": self.refusals,
+            "grids": {m.name: self.grid(m) for m in self.methods},
+            "recipes": {m.name: m.text() for m in self.methods},
+        }
 
 
-def joined(runs: Sequence[tuple[Method, Run]]) -> list[tuple[Method, Run]]:
-    """The same, with the company of those that are made together."""
-    together: dict[Any, list[Run]] = {}
-    for method, run in runs:
-        if run.way == vectorised.TOGETHER:
-            together.setdefault((method.name, run.numbers), []).append(run)
-    digits = {key: vectorised.company(some) for key, some in together.items()}
-    return [
-        (m, dataclasses.replace(r, company=digits[m.name, r.numbers]) if r.way == vectorised.TOGETHER else r) for m, r in runs
-    ]
-
-
-def plan(
-    recipes: Sequence[Any],
-    task: str | Task,
-    *,
-    seeds: int,
-    tuning_seeds: int,
-    rates: int,
-    spacing: float,
-    search: Mapping[str, Any] | None,
-    tuner: str,
-    trials: int | None,
-    steps: int | None,
-    warmup: int | None,
-    schedule: Any,
-    evaluations: int,
-    evaluate_every: int | str | None,
-    backend: Any,
-    vectorised: bool,
-    options: Options,
-    probes: Sequence[Any],
-    every: int,
-    reuse: bool,
-) -> Plan:
-    """The plan.  Raises ValueError or TypeError for what cannot be."""
-    found = methods(recipes, "compare")
-    for method in found:
+def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings) -> ComparisonPlan:
+    """Returns the plan.  Raises ValueError or TypeError for settings that methods or task do not allow."""
+    resolved, resolved_task, warmup = methods(recipes, "compare"), tasks.get(task), settings.warmup
+    moving = {m.name for m in resolved if isinstance(m, RecipeMethod) and m.moving}
+    for method in resolved:
         if not method.lr > 0:
             raise ValueError(f"{method.name}: compare tunes a rate around the recipe's own, which must be a number above 0")
-        if isinstance(method, Ours) and method.moving and ((warmup or 0) > 0 or schedule != "constant"):
+        if method.name in moving and ((warmup or 0) > 0 or settings.schedule != "constant"):
             raise ValueError(f"{method.name}: its rate is a function of t; with it, warmup must be 0 and schedule 'constant'")
-    made = tasks.get(task)
-    steps = made.steps if steps is None else steps
-    trials = rates if trials is None else trials
-    moving = any(isinstance(m, Ours) and m.moving for m in found)
-    warmup = (0 if moving else steps // 10) if warmup is None else warmup
-    least = {"seeds": (seeds, 2), "tuning_seeds": (tuning_seeds, 1), "rates": (rates, 1), "steps": (steps, 1)}
-    least |= {"evaluations": (evaluations, 1), "warmup": (warmup, 0), "trials": (trials, 1)}
-    for name, (value, low) in least.items():
-        whole(name, value, low)
+    steps = resolved_task.steps if settings.steps is None else settings.steps
+    whole("steps", steps, 1)
+    if warmup is None:
+        warmup = 0 if moving else steps // 10
     if warmup > steps:
         raise ValueError(f"warmup must lie in [0, {steps}], the number of steps, got {warmup}")
-    if not 1 < spacing <= 1000:
-        raise ValueError(f"spacing must lie in (1, 1000], got {spacing}")
-    backends.get(backend)
-    schedules.checked(schedule)
-    every = Watch((), every=every).every
-    at = _at(made, steps, evaluations, evaluate_every)
-    if options.device != "cpu" and made.pure:
-        raise ValueError(f"device: task {made.name!r} is a function of parameters and runs on the CPU")
-    result = Plan(
-        found, made, seeds, tuning_seeds, rates, spacing, dict(search or {}), tuner, trials, steps, warmup, schedule, at,
-        backend, vectorised, options, tuple(find(probes).values()), every, reuse,
-    )  # fmt: skip
+    backends.get(settings.backend)
+    schedules.checked(settings.schedule)
+    Watch((), every=settings.every)
+    options, trials = settings.options, settings.rates if settings.trials is None else settings.trials
+    if options.device != "cpu" and resolved_task.pure:
+        raise ValueError(f"device: task {resolved_task.name!r} is a function of parameters and runs on the CPU")
+    at, probes = _evaluated_steps(resolved_task, steps, settings), tuple(find(settings.probes).values())
+    result = ComparisonPlan(settings, resolved, resolved_task, steps, warmup, trials, at, probes)
     _check_search(result)
     if options.ranks > 1:
-        own = [m.name for m in found if isinstance(m, Ours) and m.recipe.sees_rows]
-        if own:
-            raise ValueError(f"ranks={options.ranks}: {own[0]} draws labels or takes factors of layers, on each share its own")
-        shares.check(made, options.ranks)
+        per_row = [m.name for m in resolved if isinstance(m, RecipeMethod) and m.recipe.sees_rows]
+        if per_row:
+            raise ValueError(
+                f"ranks={options.ranks}: {per_row[0]} draws labels or takes factors of layers, on each share its own"
+            )
+        shares.check(resolved_task, options.ranks)
     return result
 
 
-def _check_search(plan: Plan) -> None:
-    if plan.tuner not in searching.TUNERS:
-        raise ValueError(suggest.unknown("tuner", plan.tuner, searching.TUNERS))
-    if plan.search:
-        searching.check(plan.search, plan.methods)
+def _check_search(plan: ComparisonPlan) -> None:
+    settings = plan.settings
+    if settings.tuner not in searching.TUNERS:
+        raise ValueError(suggest.unknown("tuner", settings.tuner, searching.TUNERS))
+    if settings.search:
+        searching.check(settings.search, plan.methods)
         for method in plan.methods:
             plan.axes(method)
         return
-    if plan.tuner != "grid":
-        raise ValueError(f"tuner={plan.tuner!r} needs search=, the numbers and their ranges")
+    if settings.tuner != "grid":
+        raise ValueError(f"tuner={settings.tuner!r} needs search=, the numbers and their ranges")
     for method in plan.methods:
         grid = plan.grid(method)
-        if len(set(grid)) < plan.rates or not all(0 < lr < math.inf for lr in grid):
-            raise ValueError(f"spacing {plan.spacing} gives {method.name} no grid of {plan.rates} different rates: {grid}")
+        if len(set(grid)) < settings.rates or not all(0 < lr < math.inf for lr in grid):
+            raise ValueError(
+                f"spacing {settings.spacing} gives {method.name} no grid of {settings.rates} different rates: {grid}"
+            )
 
 
-def _at(task: Task, steps: int, evaluations: int, every: int | str | None) -> tuple[int, ...]:
-    """The steps after which a run is evaluated, the last one included."""
+def _evaluated_steps(task: Task, steps: int, settings: ComparisonSettings) -> tuple[int, ...]:
+    """Returns the steps after which a run is evaluated, the last one included."""
+    every = settings.evaluate_every
     if every is None:
-        return tuple(schedules.evenly(steps, evaluations))
+        return tuple(schedules.evenly(steps, settings.evaluations))
     if every == "epoch":
         if task.epoch is None:
             raise ValueError(f'evaluate_every="epoch": task {task.name!r} has no epochs of known length')
         every = task.epoch
     whole("evaluate_every", every, 1)
     return (*range(int(every), steps, int(every)), steps)
-
-
-def whole(name: str, value: Any, low: int) -> None:
-    """Raises TypeError for what is no whole number, ValueError for one that is too low."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")

@@ -27,7 +27,7 @@ Numbers = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """What a number may be: a range, or `choices`."""
+    """The values that a number may take: a range, or `choices`."""
 
     low: float = 0.0
     high: float = 0.0
@@ -35,7 +35,7 @@ class Axis:
     choices: tuple[Any, ...] = ()
 
     def points(self, count: int) -> list[Any]:
-        """So many values, lowest first; all choices."""
+        """Returns `count` values, lowest first; or all choices."""
         if self.choices:
             return list(self.choices)
         spaced = np.geomspace if self.log else np.linspace
@@ -46,8 +46,8 @@ class Axis:
         if self.choices:
             return False
         scale = math.log if self.log else float
-        low, high, at = scale(self.low), scale(self.high), scale(value)
-        return min(at - low, high - at) <= 0.05 * (high - low)
+        low, high, place = scale(self.low), scale(self.high), scale(value)
+        return min(place - low, high - place) <= 0.05 * (high - low)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +58,19 @@ class Trial:
     loss: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """The numbers of a variant: whether they lie on the edge of their range, whether some trial survived, and all trials."""
+
+    numbers: Numbers
+    on_edge: bool
+    tuned: bool
+    trials: list[Trial]
+
+
 def axes_of(search: Mapping[str, Any], method: Method) -> dict[str, Axis]:
-    """The axes of a variant.  Raises ValueError or TypeError for a range that is none."""
-    known, found = method.hyperparameters(), {}
+    """Returns the axes of a variant.  Raises ValueError or TypeError for a malformed range."""
+    values, axes = method.hyperparameters(), {}
     for name, given in search.items():
         how = f"search: {name!r} must be (low, high), (low, high, 'log'[, 'relative']) or a list of choices, got {given!r}"
         if isinstance(given, list):
@@ -71,25 +81,25 @@ def axes_of(search: Mapping[str, Any], method: Method) -> dict[str, Axis]:
             low, high = float(given[0]), float(given[1])
             if not low < high < math.inf or ("log" in given and low <= 0):
                 raise ValueError(how)
-            own = float(known.get(name, 1.0)) if "relative" in given and name in known else 1.0
-            axis = Axis(low * own, high * own, "log" in given)
+            factor = float(values[name]) if "relative" in given and name in values else 1.0
+            axis = Axis(low * factor, high * factor, "log" in given)
         else:
             raise TypeError(how)
-        if name in known:
-            found[name] = axis
-    return found
+        if name in values:
+            axes[name] = axis
+    return axes
 
 
 def check(search: Mapping[str, Any], methods: Sequence[Method]) -> None:
     """Raises ValueError for a name that no variant has."""
-    known = {name for method in methods for name in method.hyperparameters()}
+    names = {name for method in methods for name in method.hyperparameters()}
     for name in search:
-        if name not in known:
-            raise ValueError(suggest.unknown("number to search", name, known))
+        if name not in names:
+            raise ValueError(suggest.unknown("number to search", name, names))
 
 
 class Tuner:
-    """Asks for trials, in as few rounds as its method allows, and is told what they gave."""
+    """Proposes trials, in as few rounds as its method allows, and records their losses."""
 
     def __init__(self, axes: Mapping[str, Axis], tuner: str, trials: int, seed: int) -> None:
         self.axes, self.kind, self.left = dict(axes), tuner, trials
@@ -99,7 +109,7 @@ class Tuner:
             self._study, self._spaces = _study(tuner, seed), _spaces(self.axes)
 
     def ask(self) -> list[Numbers]:
-        """The next numbers to try; none when the budget is spent."""
+        """Returns the next numbers to try; none when the budget is spent."""
         if not self.left:
             return []
         if self.kind == "grid":
@@ -111,7 +121,7 @@ class Tuner:
         return [self._numbers(trial.params) for trial in self._open]
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """What the last numbers gave."""
+        """Records the losses of the last numbers."""
         self.trials += trials
         for opened, trial in zip(self._open, trials, strict=self.kind != "grid"):
             self._study.tell(opened, trial.loss if math.isfinite(trial.loss) else 1e300)
@@ -152,8 +162,8 @@ def _spaces(axes: Mapping[str, Axis]) -> dict[str, Any]:
     }
 
 
-def spoken(text: str) -> tuple[str, tuple[Any, ...]]:
-    """ "lr=1e-4:1:log" as name and range.  Raises ValueError for anything else."""
+def parse_range(text: str) -> tuple[str, tuple[Any, ...]]:
+    """Returns name and range from "lr=1e-4:1:log".  Raises ValueError for anything else."""
     name, sign, values = text.partition("=")
     low, _, rest = values.partition(":")
     high, *scale = rest.split(":")
@@ -165,12 +175,13 @@ def spoken(text: str) -> tuple[str, tuple[Any, ...]]:
         raise ValueError(f"write --search NAME=LOW:HIGH[:log[:relative]], got {text!r}") from None
 
 
-# -- what a search tells -----------------------------------------------------------------------------------------------
+# -- what a search shows ----------------------------------------------------------------------------------------------
 
 
 def expected_best(trials: Sequence[Trial]) -> list[float]:
-    """The expected lowest loss of k of the trials drawn without replacement, for k = 1 … n; a diverged trial counts as the
-    worst of those that did not.  Empty where all diverged.
+    """Returns the expected lowest loss of k of the trials drawn without replacement, for k = 1 … n.
+
+    A diverged trial counts as the worst of those that did not; the list is empty where all diverged.
 
     E = Σ_i l_(i) C(n-i, k-1)/C(n, k), with the losses l_(1) ≤ … ≤ l_(n).
     """
@@ -185,8 +196,11 @@ def expected_best(trials: Sequence[Trial]) -> list[float]:
 
 
 def flatness(trials: Sequence[Trial], within: float = 0.01) -> float | None:
-    """Decades of the rate whose loss is at most (1 + within) times the best, between neighbouring rates interpolated linearly
-    in log η; None where something else than the rate was varied too, or all diverged."""
+    """Returns the decades of the rate whose loss is at most (1 + within) times the best.
+
+    Between neighbouring rates the loss is interpolated linearly in log η.  None where something else than the rate was varied
+    too, or all diverged.
+    """
     if not trials or any(set(t.numbers) != {"lr"} for t in trials):
         return None
     rows = sorted((math.log10(t.numbers["lr"]), t.loss) for t in trials)

@@ -11,9 +11,10 @@ from scipy.special import stdtrit  # scipy.stats takes two thirds of a second to
 
 
 def enough_seeds(comparisons: int) -> int:
-    """The fewest pairs with which a two-sided sign-flip test, corrected by Holm over so many comparisons, can reach p < 0.05.
+    """Returns the fewest pairs with which a sign-flip test, corrected by Holm over so many comparisons, can reach p < 0.05.
 
-    Its smallest p is 2/2ⁿ for n pairs, and Holm multiplies the smallest of k by k: 6 pairs for one comparison, 8 for four.
+    The smallest two-sided p of n pairs is 2/2ⁿ, and Holm multiplies the smallest of k by k: 6 pairs for one comparison, 8 for
+    four.
     """
     # k 2/2ⁿ < 0.05
     return math.floor(math.log2(max(comparisons, 1) * 2 / 0.05)) + 1
@@ -32,7 +33,7 @@ class Difference:
 
 
 def paired(values: Sequence[float], base: Sequence[float]) -> Difference:
-    """`values` - `base`, seed by seed.
+    """Tests `values` - `base`, seed by seed.
 
     The interval is Student's t over pairs, the p-value a two-sided sign-flip test of the mean (exact up to 13
     pairs).  Where a pair holds an infinity (one of the two diverged) there is no mean, and the test is of signed ranks.
@@ -54,7 +55,7 @@ def paired(values: Sequence[float], base: Sequence[float]) -> Difference:
 
 
 def interval(d: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Student t interval of the mean; (-inf, inf) for one value, which tells nothing of the spread.
+    """Returns the Student t interval of the mean; (-inf, inf) for one value, which says nothing about the spread.
 
     How often 95 % intervals hold the true mean, in 20,000 samples (bootstraps: 2,000) of n values:
 
@@ -73,19 +74,19 @@ def interval(d: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 
 
 def sign_flip(d: np.ndarray) -> float:
-    """Two-sided p-value that differences symmetric about 0 have a mean at least as far from 0."""
+    """Returns the two-sided p-value that differences symmetric about 0 have a mean at least as far from 0."""
     if not d.any():
         return 1.0
     from scipy.stats import permutation_test
 
-    found = permutation_test(
+    test = permutation_test(
         (d,), np.mean, permutation_type="samples", n_resamples=9999, rng=np.random.default_rng(0), vectorized=True
     )
-    return float(found.pvalue)
+    return float(test.pvalue)
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's step-down correction."""
+    """Returns p-values after Holm's step-down correction."""
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))
     running = 0.0
@@ -95,8 +96,8 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def smallest_found(spread: float, n: int, power: float = 0.8, level: float = 0.05) -> float:
-    """The smallest true mean difference that n pairs find with the given power, in a two-sided t-test at `level`.
+def smallest_detectable(spread: float, n: int, power: float = 0.8, level: float = 0.05) -> float:
+    """Returns the smallest true mean difference that n pairs find with the given power, in a two-sided t-test at `level`.
 
     spread: standard deviation σ of the paired differences, taken as normal.  With T = (Z + δ√n/σ)/V, Z standard normal and
     (n-1)V² chi-squared, solves P(|T| > t_{1-level/2}) = power for δ (Cohen 1988).  Infinite for n < 2, 0 without spread.

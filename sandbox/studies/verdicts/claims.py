@@ -204,6 +204,6 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def of(study: str) -> list[int]:
+def numbers(study: str) -> list[int]:
     """Numbers of the claims that a study has a say in."""
     return [claim.number for claim in CLAIMS if study in reads(claim.by)]

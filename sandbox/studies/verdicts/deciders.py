@@ -42,7 +42,7 @@ class Comparison:
         """The smallest difference found with 80 % power; "" where there is no such number."""
         if self.of is None or self.difference is None or self.difference.mean is None:
             return ""
-        return amount(self.of, statistics.smallest_found(self.difference.spread, self.difference.pairs))
+        return amount(self.of, statistics.smallest_detectable(self.difference.spread, self.difference.pairs))
 
 
 ON_EDGE, TOO_FEW = "rate on the edge", "fewer than six seeds"
@@ -102,7 +102,7 @@ class Better:
         for other in self.than:
             a, b = paired(mine, other.values(rows))
             d = statistics.paired(a, b)
-            shown = f"{self.left} − {other} {told(self.left, d)}"
+            shown = f"{self.left} − {other} {interval_text(self.left, d)}"
             each = judged(sign * direction(d, a, b), d, shown, self.left, self.left.places | other.places, rows)
             found.append(dataclasses.replace(each, says=0) if each.null else each)
         return found
@@ -127,7 +127,7 @@ class Close:
         a, b = paired(mine, dict.fromkeys(mine, self.right) if isinstance(self.right, float) else self.right.values(rows))
         d = statistics.paired(a, b)
         right = f"{self.right:g}" if isinstance(self.right, float) else str(self.right)
-        shown = f"{self.left} − {right} {told(self.left, d)}, margin {amount(self.left, self.margin)}"
+        shown = f"{self.left} − {right} {interval_text(self.left, d)}, margin {amount(self.left, self.margin)}"
         if d.mean is None or d.low is None or d.high is None:
             return [judged(0, d, shown, self.left, self.places, rows)]
         within, beyond = -self.margin < d.low and d.high < self.margin, d.low > self.margin or d.high < -self.margin
@@ -296,7 +296,7 @@ def p_of(d: statistics.Difference) -> float:
     return float(2 * stats.t.sf(abs(d.mean) / d.spread * math.sqrt(d.pairs), d.pairs - 1))
 
 
-def told(q: Quantity, d: statistics.Difference) -> str:
+def interval_text(q: Quantity, d: statistics.Difference) -> str:
     """A difference with its interval."""
     if d.mean is None or d.low is None or d.high is None:
         return f"(runs diverged, n = {d.pairs})"

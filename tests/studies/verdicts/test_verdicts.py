@@ -246,8 +246,8 @@ def test_there_are_41_claims_and_each_is_decided_by_arms_of_the_cpu_tier():
 
 
 def test_a_studys_claims_are_those_whose_decider_reads_it():
-    assert claims.of("F13") == [40]
-    assert claims.of("F10") == [14, 15, 39]
-    assert {n for s in studies.all_studies() for n in claims.of(s.key)} == {
+    assert claims.numbers("F13") == [40]
+    assert claims.numbers("F10") == [14, 15, 39]
+    assert {n for s in studies.all_studies() for n in claims.numbers(s.key)} == {
         c.number for c in CLAIMS if not isinstance(c.by, Open)
     }

@@ -1,8 +1,8 @@
-"""Optimizers that are no recipes, wherever a recipe may stand.
+"""A torch optimizer as a method of an experiment, wherever a recipe may stand.
 
 sandbox.compare(["apollo", "torch.optim:AdamW", "torch.optim:Muon(momentum=0.95)"], task)
-sandbox.Outside("schedulefree:AdamWScheduleFree", lr=0.0025, warmup_steps=50)
-sandbox.Outside(MyOptimizer, lr=0.1, name="mine", only="matrices", rest="adamw")
+sandbox.TorchOptimizer("schedulefree:AdamWScheduleFree", lr=0.0025, warmup_steps=50)
+sandbox.TorchOptimizer(MyOptimizer, lr=0.1, name="mine", only="matrices", rest="adamw")
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from sandbox.experiments.runs.ours import Ours
+from sandbox.experiments.runs.recipe_method import RecipeMethod
 from sandbox.forms import lookup
 from sandbox.recipe import Recipe
 from sandbox.utils import imports, suggest
@@ -30,17 +30,17 @@ _ONLY = ("matrices",)
 
 
 @dataclasses.dataclass(frozen=True)
-class Outside:
-    """A torch optimizer made by `factory(params, lr=…, **options)`.
+class TorchOptimizer:
+    """A torch optimizer built by `factory(params, lr=…, **options)`.
 
     factory: a class or function, or its import path "module:attribute".  lr: the default rate around which others are tried;
         default the factory's own.  name: default the factory's.
-    only: "matrices" gives the factory the parameters with exactly two axes alone; `rest`, a recipe or another Outside, trains
-        the others, at its own default rate times lr over this method's default: the two rates are tuned in one proportion.
-        Both keep what a task says of its groups (`Task.groups`).
+    only: "matrices" gives the factory only the parameters with exactly two axes; `rest`, a recipe or another TorchOptimizer,
+        trains the others, at its own default rate times lr over this method's default: the two rates keep one proportion.
+        Both keep the options of the task's groups (`Task.groups`).
         torch.optim.Muon takes nothing else, so there only="matrices" and rest="adamw" are the defaults.
     options: further keyword arguments of the factory.
-    Raises TypeError for what cannot be called, ValueError for a rate that cannot be, and for `rest` without `only`.
+    Raises TypeError for what cannot be called, ValueError for an impossible rate, and for `rest` without `only`.
     """
 
     factory: Callable[..., Any]
@@ -51,19 +51,20 @@ class Outside:
     options: Mapping[str, Any]
     path: str
 
-    gradients_a_call = 1
+    gradients_per_call = 1
     moving = False
 
     @property
     def functions(self) -> int:
-        """How many batches the optimizer keeps to, the first of the stream: its closure is told the number of one.  0 where it
-        keeps to none; such an optimizer says so by an attribute `by_number`, and how many by its argument "count".
+        """How many fixed batches, the first of the stream, the optimizer asks its closure for by number; 0 for ordinary ones.
+
+        Such an optimizer has a true attribute `by_number`, and its argument "count" says how many.
         """
         return int(self.options.get("count", 0)) if getattr(self.factory, "by_number", False) else 0
 
     @property
     def second_order(self) -> bool:
-        """Whether the optimizer's closure is to leave backward() to it; it says so by an attribute of this name."""
+        """Whether the closure leaves backward() to the optimizer, which then has a true attribute of this name."""
         return bool(getattr(self.factory, "second_order", False))
 
     def __init__(
@@ -76,78 +77,79 @@ class Outside:
         rest: Any = None,
         **options: Any,
     ) -> None:
-        made: Any = imports.attribute(factory) if isinstance(factory, str) else factory
-        if not callable(made):
-            raise TypeError(f"an optimizer's factory must be a class or a function, got {made!r}")
-        path = f"{getattr(made, '__module__', '?')}:{getattr(made, '__qualname__', type(made).__qualname__)}"
+        build: Any = imports.attribute(factory) if isinstance(factory, str) else factory
+        if not callable(build):
+            raise TypeError(f"an optimizer's factory must be a class or a function, got {build!r}")
+        path = f"{getattr(build, '__module__', '?')}:{getattr(build, '__qualname__', type(build).__qualname__)}"
         path = factory if isinstance(factory, str) else path
-        if only is None and made is getattr(torch.optim, "Muon", None):
+        if only is None and build is getattr(torch.optim, "Muon", None):
             only, rest = "matrices", "adamw" if rest is None else rest
         if only is not None and only not in _ONLY:
             raise ValueError(suggest.unknown("value of only", only, _ONLY))
         if (only is None) != (rest is None):
             raise ValueError("only= and rest= belong together: what the factory trains, and who trains the rest")
-        rate = _own_rate(made) if lr is None else lr
+        rate = _default_rate(build) if lr is None else lr
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
             raise ValueError(f"{path}: lr must be a number above 0 (the factory has no default of its own), got {rate!r}")
         if isinstance(rest, str):
-            rest = spelled(rest) or lookup.recipe(rest)
-        name = name or getattr(made, "__name__", "outside")
+            rest = parse(rest) or lookup.recipe(rest)
+        name = name or getattr(build, "__name__", "outside")
         for key, value in (
-            ("factory", made), ("lr", float(rate)), ("name", name), ("only", only), ("rest", rest), ("options", dict(options)),
+            ("factory", build), ("lr", float(rate)), ("name", name), ("only", only), ("rest", rest), ("options", dict(options)),
             ("path", path),
         ):  # fmt: skip
             object.__setattr__(self, key, value)
 
     @property
     def _rest(self) -> Any:
-        return Ours(self.rest) if isinstance(self.rest, Recipe) else self.rest
+        return RecipeMethod(self.rest) if isinstance(self.rest, Recipe) else self.rest
 
     def fingerprint(self) -> str:
-        """Of path, arguments and the version of the package."""
+        """Returns twelve digits of the path, the arguments and the version of the package."""
         version = _version(self.path.partition(":")[0].partition(".")[0])
         rest = self.rest and self._rest.fingerprint()
         text = repr((self.path, sorted((k, repr(v)) for k, v in self.options.items()), self.only, rest, version))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def parts(self) -> Any:
-        """The objects on whose code a run depends."""
+        """Returns the objects on whose code a run depends."""
         return [self.factory, self.options, self.rest]
 
     def text(self) -> str:
-        """As it would be written."""
+        """Returns the optimizer with its arguments and rate, as one line."""
         arguments = ", ".join(f"{k}={v!r}" for k, v in self.options.items())
         more = "" if self.only is None else f"; {self.only} only, the rest by {self.rest.name}"
         return f"{self.path}({arguments}), lr {self.lr:g}{more}"
 
     def words(self) -> None:
-        """Not known before a run: counted from `.state` then."""
+        """Returns None: the size of the state is not known before a run, where it is counted from `.state`."""
         return
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The factory's arguments by name, and "lr"."""
-        found = {} if inspect.isbuiltin(self.factory) else dict(inspect.signature(self.factory).parameters)
-        named = {k: p.default for k, p in found.items() if k != "params"}
+        """Returns the factory's arguments by name, and "lr"."""
+        parameters = {} if inspect.isbuiltin(self.factory) else dict(inspect.signature(self.factory).parameters)
+        named = {k: p.default for k, p in parameters.items() if k != "params"}
         return {**named, **self.options, "lr": self.lr}
 
-    def replaced(self, values: Mapping[str, Any]) -> Outside:
-        """With other arguments."""
+    def replaced(self, values: Mapping[str, Any]) -> TorchOptimizer:
+        """Returns the method with other arguments."""
         if not values:
             return self
         changed = {**self.options, **values}
         lr = changed.pop("lr", self.lr)
-        return Outside(
+        return TorchOptimizer(
             self.path if isinstance(self.factory, str) else self.factory,
             lr=lr, name=self.name, only=self.only, rest=self.rest, **changed,
         )  # fmt: skip
 
     def allows(self, lr: float) -> bool:
-        """Every rate; an optimizer that refuses one says so itself."""
+        """Returns True: an optimizer that refuses a rate raises itself."""
         return True
 
     def make(self, groups: list[dict[str, Any]], lr: float, options: Mapping[str, Any]) -> list[Any]:
-        """The optimizers of a run, which step one after another.  options: of `sandbox.Optimizer`, where `rest` is a recipe.
+        """Returns the optimizers of a run, which step one after another.
 
+        options: of `sandbox.Optimizer`, where `rest` is a recipe.
         Raises ValueError for a process group where the optimizer takes gradients itself: they would be of each rank's share
         alone.
         """
@@ -157,20 +159,20 @@ class Outside:
         others: list[dict[str, Any]] = []
         for group in groups:
             named = [p if isinstance(p, tuple) else ("", p) for p in group["params"]]
-            for chosen, found in ((True, mine), (False, others)):
-                params = [(n, p) for n, p in named if (self.only is None or p.ndim == 2) == chosen]
+            for matching, rows in ((True, mine), (False, others)):
+                params = [(n, p) for n, p in named if (self.only is None or p.ndim == 2) == matching]
                 if params:
-                    found.append({**group, "params": params})
-        made = [self._made(mine, lr)] if mine else []
+                    rows.append({**group, "params": params})
+        optimizers = [self._build(mine, lr)] if mine else []
         if others:
-            made += self._rest.make(others, self._rest.lr * lr / self.lr, options)
-        return made
+            optimizers += self._rest.make(others, self._rest.lr * lr / self.lr, options)
+        return optimizers
 
-    def _made(self, groups: list[dict[str, Any]], lr: float) -> Any:
-        known = self.hyperparameters()
+    def _build(self, groups: list[dict[str, Any]], lr: float) -> Any:
+        accepted = self.hyperparameters()
         rows: list[dict[str, Any]] = []
         for group in groups:
-            row = {k: v for k, v in group.items() if k in known}
+            row = {k: v for k, v in group.items() if k in accepted}
             if "lr_factor" in group:
                 row["lr"] = lr * group["lr_factor"]
             rows.append({**row, "params": [p for _, p in group["params"]]})
@@ -178,17 +180,17 @@ class Outside:
         return self.factory(alone, lr=lr, **self.options)
 
 
-def _own_rate(factory: Callable[..., Any]) -> Any:
+def _default_rate(factory: Callable[..., Any]) -> Any:
     try:
-        found = inspect.signature(factory).parameters["lr"].default
+        rate = inspect.signature(factory).parameters["lr"].default
     except (TypeError, ValueError, KeyError):
         return None
-    return float(found) if isinstance(found, torch.Tensor) else found
+    return float(rate) if isinstance(rate, torch.Tensor) else rate
 
 
-def spelled(text: str) -> Outside | None:
-    """The optimizer that "module:Class" or "module:Class(lr=0.1, momentum=0.9)" spells; None where it is no such text, or
-    names something else than a torch optimizer.
+def parse(text: str) -> TorchOptimizer | None:
+    """Returns the optimizer that "module:Class" or "module:Class(lr=0.1, momentum=0.9)" names; None for any other text, also
+    for the path of something else than a torch optimizer.
 
     Raises ValueError for arguments that are not literal keyword arguments.
     """
@@ -198,12 +200,12 @@ def spelled(text: str) -> Outside | None:
     module, attribute, call = match.groups()
     if call is None:
         try:
-            found = imports.attribute(f"{module}:{attribute}")
+            named = imports.attribute(f"{module}:{attribute}")
         except ValueError:
             return None  # perhaps a recipe's path; that says what is wrong
-        if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+        if not (isinstance(named, type) and issubclass(named, torch.optim.Optimizer)):
             return None
-        return Outside(f"{module}:{attribute}")
+        return TorchOptimizer(f"{module}:{attribute}")
     try:
         node = ast.parse(f"f{call}", mode="eval").body
         if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
@@ -211,13 +213,16 @@ def spelled(text: str) -> Outside | None:
         options: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
     except (ValueError, SyntaxError) as error:
         raise ValueError(f"{text!r}: write literal keyword arguments, as in torch.optim:SGD(momentum=0.9)") from error
-    return Outside(f"{module}:{attribute}", **options)
+    return TorchOptimizer(f"{module}:{attribute}", **options)
 
 
 @functools.cache
 def _version(package: str) -> str:
-    """Of the distribution that a package comes from; "none" for a module that was not installed."""
+    """Returns the version of the distribution that a package comes from; "none" for a module that was not installed."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)  # called alike, as most are: the table of all of them is slow to make
+        return importlib.metadata.version(package)  # of the same name, as most are: the table of all of them is slow to build
     others = importlib.metadata.packages_distributions().get(package)
     return importlib.metadata.version(others[0]) if others else "none"
+
+
+Outside = TorchOptimizer  # its name in version 0.1

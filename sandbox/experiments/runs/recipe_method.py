@@ -1,4 +1,4 @@
-"""A recipe that takes part in an experiment."""
+"""A recipe as a method of an experiment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandbox.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
-class Ours:
+class RecipeMethod:
     """A recipe.  Where its rate is a function of t, the rate of a run is a factor before it, 1 by default."""
 
     recipe: Recipe
@@ -26,7 +26,7 @@ class Ours:
 
     @property
     def name(self) -> str:
-        """The recipe's."""
+        """The recipe's name."""
         return self.recipe.name
 
     @property
@@ -41,46 +41,46 @@ class Ours:
 
     @property
     def second_order(self) -> bool:
-        """Whether a step makes a Hessian-vector product."""
+        """Whether a step computes a Hessian-vector product."""
         return self.recipe.second_order
 
     @property
-    def gradients_a_call(self) -> int:
-        """Gradients that a call of the closure takes, a Hessian-vector product counted as one."""
+    def gradients_per_call(self) -> int:
+        """Gradients that one call of the closure takes; a Hessian-vector product counts as one."""
         return 1 + len({"hessian", "product"} & set(self.recipe.inputs))
 
     def fingerprint(self) -> str:
-        """Of blocks and numbers."""
+        """Returns twelve digits of blocks and numbers."""
         try:
             return toml.fingerprint(self.recipe)
         except ValueError:  # a block or function of a script or notebook, which `identity` tells apart by its code
-            told = repr((self.recipe.structure(), {name: show(v) for name, v in self.recipe.hyperparameters().items()}))
-            return hashlib.sha256(told.encode()).hexdigest()[:12]
+            text = repr((self.recipe.structure(), {name: show(v) for name, v in self.recipe.hyperparameters().items()}))
+            return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def parts(self) -> Any:
-        """The objects on whose code a run depends."""
+        """Returns the objects on whose code a run depends."""
         fields = [_fields(self.recipe), _fields(self.recipe.vectors)] if self.recipe.vectors else _fields(self.recipe)
         return [fields, self.recipe.lr if self.moving else None]
 
     def text(self) -> str:
-        """The recipe as TOML, or as an algorithm where a part of it has no import path."""
+        """Returns the recipe as TOML, or as an algorithm where a part of it has no import path."""
         try:
             return toml.dumps(self.recipe)
         except ValueError:
             return str(self.recipe)
 
     def words(self) -> float:
-        """State words a parameter."""
+        """Returns the number of state elements per parameter."""
         return float(self.recipe.state_words)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Numbers and slots that a search may vary, "lr" included."""
+        """Returns the numbers and slots that a search may vary, "lr" included."""
         slots = {slot: getattr(self.recipe, slot) for slot in self.recipe.structure()}
         return {"lr": self.lr, **self.recipe.hyperparameters(), **slots}
 
-    def replaced(self, values: Mapping[str, Any]) -> Ours:
-        """With other numbers and blocks, by dotted name; the name stays."""
-        return Ours(self.recipe.replace(**values, name=self.recipe.name)) if values else self
+    def replaced(self, values: Mapping[str, Any]) -> RecipeMethod:
+        """Returns the method with other numbers and blocks, by dotted name; the name stays."""
+        return RecipeMethod(self.recipe.replace(**values, name=self.recipe.name)) if values else self
 
     def allows(self, lr: float) -> bool:
         """Whether the recipe's decay allows the rate."""
@@ -91,18 +91,18 @@ class Ours:
         return True
 
     def make(self, groups: list[dict[str, Any]], lr: float, options: Mapping[str, Any]) -> list[Any]:
-        """The optimizer of a run.  options: keyword arguments of `sandbox.Optimizer`."""
-        known = paths(self.recipe)
-        made = []
+        """Returns the optimizer of a run, in a list.  options: keyword arguments of `sandbox.Optimizer`."""
+        accepted = {*paths(self.recipe), "params"}
+        rows = []
         for group in groups:
-            own = {name: value for name, value in group.items() if name in known or name == "params"}
+            row = {name: value for name, value in group.items() if name in accepted}
             if "lr_factor" in group:
-                own["lr"] = self._rate(lr * group["lr_factor"])
-            made.append(own)
-        return [Optimizer(made, self.recipe, lr=self._rate(lr), **options)]
+                row["lr"] = self._rate(lr * group["lr_factor"])
+            rows.append(row)
+        return [Optimizer(rows, self.recipe, lr=self._rate(lr), **options)]
 
     def _rate(self, lr: float) -> Any:
-        """lr, or lr · η(t)."""
+        """Returns lr, or lr · η(t)."""
         rate = self.recipe.lr
         if not self.moving:
             return lr

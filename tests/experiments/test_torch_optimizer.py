@@ -1,4 +1,4 @@
-"""Optimizers that are no recipes: the same numbers as by hand, every evaluation counted, and clear errors."""
+"""Torch optimizers as methods: the same numbers as by hand, every evaluation counted, and clear errors."""
 
 import pytest
 import torch
@@ -8,9 +8,10 @@ import sandbox
 import variants
 from sandbox import tasks
 from sandbox.experiments.runs.methods import method
-from sandbox.experiments.runs.outside import Outside, spelled
-from sandbox.experiments.runs.run import train
-from sandbox.experiments.runs.settings import Options, Run
+from sandbox.experiments.runs.run import Run
+from sandbox.experiments.runs.torch_optimizer import TorchOptimizer, parse
+from sandbox.experiments.runs.training import train
+from sandbox.experiments.settings import Options
 from tests.experiments import networks
 
 
@@ -84,7 +85,7 @@ def test_every_evaluation_of_a_step_sees_the_same_noise():
             Twice.seen = [float(closure()) for _ in range(2)]
             return super().step(lambda: torch.tensor(0.0))
 
-    train(networks.Net(), Outside(Twice, lr=1e-3), run(steps=2, at=(2,)))
+    train(networks.Net(), TorchOptimizer(Twice, lr=1e-3), run(steps=2, at=(2,)))
     assert Twice.seen[0] == Twice.seen[1]
 
 
@@ -98,7 +99,7 @@ def test_modes_are_called():
         def eval(self):
             Moded.said.append("eval")
 
-    train(tasks.get("quadratic"), Outside(Moded, lr=1e-3), run(steps=4, at=(2, 4)))
+    train(tasks.get("quadratic"), TorchOptimizer(Moded, lr=1e-3), run(steps=4, at=(2, 4)))
     assert Moded.said[:3] == ["train", "eval", "train"]
     assert Moded.said.count("eval") == 3 * 2 + 1  # two splits at three evaluations, and the test split once
 
@@ -121,27 +122,27 @@ def test_accumulated_gradients_are_means_over_batches():
 
 
 def test_what_is_said_in_words():
-    made = spelled("torch.optim:SGD(lr=0.5, momentum=0.9)")
+    made = parse("torch.optim:SGD(lr=0.5, momentum=0.9)")
     assert (made.lr, made.name, made.options) == (0.5, "SGD", {"momentum": 0.9})
-    assert spelled("torch.optim:AdamW").lr == 1e-3
-    assert spelled("apollo") is None
-    assert spelled("tests.outside_blocks:recipe") is None
-    assert Outside(torch.optim.SGD, lr=0.1).fingerprint() == Outside(torch.optim.SGD, lr=0.2).fingerprint()
-    assert Outside(torch.optim.SGD, momentum=0.5).fingerprint() != Outside(torch.optim.SGD).fingerprint()
+    assert parse("torch.optim:AdamW").lr == 1e-3
+    assert parse("apollo") is None
+    assert parse("tests.outside_blocks:recipe") is None
+    assert TorchOptimizer(torch.optim.SGD, lr=0.1).fingerprint() == TorchOptimizer(torch.optim.SGD, lr=0.2).fingerprint()
+    assert TorchOptimizer(torch.optim.SGD, momentum=0.5).fingerprint() != TorchOptimizer(torch.optim.SGD).fingerprint()
     assert made.replaced({"momentum": 0.5}).options == {"momentum": 0.5}
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: spelled("torch.optim:SGD(0.1)"), "write literal keyword arguments"),
-        (lambda: spelled("torch.optim:SGD(lr=f)"), "write literal keyword arguments"),
-        (lambda: spelled("torch.optim:SGDM(lr=1)"), "did you mean 'SGD"),
-        (lambda: Outside(3, lr=1.0), "must be a class or a function"),
-        (lambda: Outside(lambda params, lr: None), "lr must be a number above 0"),
-        (lambda: Outside(torch.optim.SGD, lr=-1.0), "lr must be a number above 0"),
-        (lambda: Outside(torch.optim.SGD, rest="adamw"), "belong together"),
-        (lambda: Outside(torch.optim.SGD, only="matrixes", rest="adamw"), "did you mean 'matrices'"),
+        (lambda: parse("torch.optim:SGD(0.1)"), "write literal keyword arguments"),
+        (lambda: parse("torch.optim:SGD(lr=f)"), "write literal keyword arguments"),
+        (lambda: parse("torch.optim:SGDM(lr=1)"), "did you mean 'SGD"),
+        (lambda: TorchOptimizer(3, lr=1.0), "must be a class or a function"),
+        (lambda: TorchOptimizer(lambda params, lr: None), "lr must be a number above 0"),
+        (lambda: TorchOptimizer(torch.optim.SGD, lr=-1.0), "lr must be a number above 0"),
+        (lambda: TorchOptimizer(torch.optim.SGD, rest="adamw"), "belong together"),
+        (lambda: TorchOptimizer(torch.optim.SGD, only="matrixes", rest="adamw"), "did you mean 'matrices'"),
     ],
 )
 def test_bad_input(make, says):
@@ -159,7 +160,7 @@ def test_the_rest_keeps_what_the_task_says_of_its_groups():
     adamw = variants.get("adamw").replace(lr=0.01)
     falling = adamw.replace(lr=lambda t: 1 / t, name="falling")
     for rest, rates in ((adamw, [0.01, 0.02]), (falling, [1.0, 2.0])):
-        first, others = Outside(torch.optim.SGD, lr=0.1, only="matrices", rest=rest).make(groups, 0.2, {})
+        first, others = TorchOptimizer(torch.optim.SGD, lr=0.1, only="matrices", rest=rest).make(groups, 0.2, {})
         assert [g["lr"] for g in first.param_groups] == [0.1]
         assert [g["lr"] if rest is adamw else g["lr"](1) for g in others.param_groups] == rates
         assert [g["weight_decay"] for g in others.param_groups] == [adamw.decay.weight_decay, 0.25]

@@ -1,0 +1,126 @@
+"""What a comparison measures, as data: all rows, and a summary per variant."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from sandbox.experiments.runs.batch import Failure
+from sandbox.experiments.runs.methods import Method
+from sandbox.experiments.selection import statistics
+from sandbox.experiments.selection.plan import ComparisonPlan
+from sandbox.experiments.selection.search import Chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The numbers of one variant.  gradients: gradient evaluations per run, on average."""
+
+    name: str
+    lr: float
+    on_edge: bool
+    tuned: bool  # whether some trial survived tuning
+    train_loss: float
+    best_loss: float
+    test_metric: float
+    diverged: int
+    seconds_a_step: float
+    state_words: float | None
+    gradients: float | None
+    floor_occupancy: float | None
+    train_difference: statistics.Difference | None
+    test_difference: statistics.Difference | None
+    train_p: float | None
+    test_p: float | None
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ComparisonData:
+    """`summaries` (one per variant that did not fail), `runs` (all rows, a polars DataFrame), `probes` (what they measured),
+    `chosen` (variant -> numbers and trials), `failures`, and the files in `folder`.  unreadable: files of runs there that could
+    not be read, and were repeated."""
+
+    plan: ComparisonPlan
+    summaries: list[Summary]
+    runs: pl.DataFrame
+    folder: Path
+    probes: pl.DataFrame
+    chosen: dict[str, Chosen]
+    failures: list[Failure]
+    unreadable: list[Path]
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """All rows."""
+        return self.runs
+
+    @property
+    def enough_seeds(self) -> int:
+        """The fewest seeds with which some difference could be significant."""
+        return statistics.enough_seeds(len(self.plan.methods) - 1)
+
+    @property
+    def exploratory(self) -> bool:
+        """Whether there are too few seeds for a conclusion."""
+        return self.plan.seeds < self.enough_seeds
+
+
+def summarise(
+    plan: ComparisonPlan, methods: Sequence[Method], rows: pl.DataFrame, chosen: Mapping[str, Chosen]
+) -> list[Summary]:
+    """Returns a summary per method from the rows of its final runs; differences are taken to the first method."""
+    final = rows.filter(pl.col("role") == "final")
+    sign = 1.0 if plan.task.higher_is_better else -1.0
+    ends: dict[str, pl.DataFrame] = {}
+    for method in methods:
+        mine = final.filter(pl.col("variant") == method.name)
+        end = mine.filter(pl.col("step") == pl.col("step").max().over("run")).sort("seed")
+        # a diverged run has no metric; in comparisons it counts as the worst there is
+        ends[method.name] = end.with_columns(
+            pl.when("diverged").then(-sign * math.inf).otherwise("test_metric").alias("test_metric")
+        )
+    first, *others = [m.name for m in methods]
+    differences = {
+        measure: {name: statistics.paired(ends[name][measure].to_list(), ends[first][measure].to_list()) for name in others}
+        for measure in ("train_loss", "test_metric")
+    }
+    corrected = {
+        measure: dict(zip(others, statistics.holm([d.p for d in by_name.values()]), strict=True))
+        for measure, by_name in differences.items()
+    }
+    return [_summary(m, final, ends[m.name], chosen[m.name], differences, corrected) for m in methods]
+
+
+def _summary(
+    method: Method, final: pl.DataFrame, end: pl.DataFrame, chosen: Chosen, differences: Mapping[str, Any], corrected: Any
+) -> Summary:
+    name = method.name
+    mine = final.filter(pl.col("variant") == name)
+    best = mine.group_by("seed").agg(pl.col("train_loss").min())["train_loss"]
+    floor = mine.filter(pl.col("step") > 0)["floor_occupancy"].drop_nulls()
+    words = mine["state_words"].drop_nulls()
+    gradients = end["gradients"].drop_nulls()
+    return Summary(
+        name=name,
+        lr=chosen.numbers["lr"],
+        on_edge=chosen.on_edge,
+        tuned=chosen.tuned,
+        train_loss=float(np.mean(end["train_loss"].to_numpy())),
+        best_loss=float(np.mean(best.to_numpy())),
+        test_metric=float(np.mean(end["test_metric"].to_numpy())),
+        diverged=int(end["diverged"].sum()),
+        seconds_a_step=float(np.median(end["seconds_a_step"].to_numpy())),
+        state_words=float(np.max(words.to_numpy())) if len(words) else method.words(),
+        gradients=float(np.mean(gradients.to_numpy())) if len(gradients) else None,
+        floor_occupancy=float(np.mean(floor.to_numpy())) if len(floor) else None,
+        train_difference=differences["train_loss"].get(name),
+        test_difference=differences["test_metric"].get(name),
+        train_p=corrected["train_loss"].get(name),
+        test_p=corrected["test_metric"].get(name),
+    )

@@ -1,0 +1,238 @@
+"""What an experiment can be asked for: keyword arguments, options of the command line and their help, in one place.
+
+A settings class per function: `ComparisonSettings`, `SweepSettings`, `InspectionSettings`.  Its fields are the keyword
+arguments of the function (by `takes`) and the options of its command; one object, checked when it is built, goes from there to
+the runs.  Only the standard library is imported here, so that `--help` is fast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+Progress = Callable[[float, int, str], None]  # (runs done, with the shares of those begun; runs in all; what is done)
+Callback = Callable[[dict[str, Any]], None]
+
+
+def option(default: Any, text: str, *, command: bool = True) -> Any:
+    """Returns a field with a default and its help text.  command: whether the command line offers it in this form."""
+    return dataclasses.field(default=default, metadata={"help": text, "command": command})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How updates are made, beside the method."""
+
+    accumulate: int = option(1, "Batches whose mean gradient makes an update.")
+    autocast: str | None = option(None, "None, or bfloat16: losses and metrics in mixed precision.")
+    state_dtype: str | None = option(None, "None, or bfloat16: a recipe's state in half the bytes, rounded at random.")
+    device: str = option("cpu", "Where a network trains; a run starts from the same numbers on every device.")
+    compile_model: bool = option(False, "torch.compile the network.")
+    threads: int = option(1, "CPU threads per run; sums depend on their number.")
+    ranks: int = option(
+        1, "Processes that make a run together, each on its share of every batch: the same numbers to rounding."
+    )
+    time_limit: float | None = option(None, "Seconds after which a run ends, as it then stands.")
+
+    def __post_init__(self) -> None:
+        for name in ("accumulate", "threads", "ranks"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name in ("autocast", "state_dtype"):
+            if (dtype := getattr(self, name)) not in (None, "bfloat16"):
+                raise ValueError(f'{name} must be None or "bfloat16", got {dtype!r}')
+        if self.time_limit is not None and not 0 < self.time_limit < math.inf:
+            raise ValueError(f"time_limit must be a number of seconds above 0, got {self.time_limit!r}")
+        if self.ranks > 1 and self.device != "cpu":
+            raise ValueError(f"ranks={self.ranks} train on the CPU, got device={self.device!r}")
+        if self.device != "cpu":
+            import torch
+
+            try:
+                torch.device(self.device)
+            except RuntimeError as error:
+                raise ValueError(f"device: {str(error).splitlines()[0]}") from error
+
+    def needs_a_loop(self) -> str | None:
+        """Returns the names of the options that a vectorised run does not support, or None."""
+        changed = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        return ", ".join(changed) or None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What every experiment can be asked for."""
+
+    steps: int | None = option(None, "Updates per run (the task's own number).")
+    out: str | Path | None = option(None, "Folder for results; runs that are there already are not repeated.", command=False)
+    reuse: bool = option(False, "Accept stored runs of code from `__main__` or a notebook as equal too.", command=False)
+    progress: Progress | None = option(None, "Called during the runs with (done, in all, what).", command=False)
+
+    least: ClassVar[Mapping[str, int]] = {"steps": 1}  # the smallest whole numbers allowed
+
+    def __post_init__(self) -> None:
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        for name, low in self.least.items():
+            value = getattr(self, name)
+            if value is not None or defaults[name] is not None:
+                whole(name, value, low)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExecutionSettings(Settings):
+    """Which backend makes the steps of single runs, where the runs are executed, and what is measured in them."""
+
+    backend: str = option("eager", "How a step runs.")
+    probes: Sequence[Any] = option((), "Measurements inside steps; see `sandbox.probes`.", command=False)
+    jobs: int = option(1, "Processes side by side.")
+    executor: Any = option(
+        None, "Any `concurrent.futures.Executor`, dask's or submitit's, in place of jobs: docs/cluster.md.", command=False
+    )
+    callbacks: Sequence[Callback] = option((), "Called with every row as it comes, in this process.", command=False)
+
+    least: ClassVar[Mapping[str, int]] = {**Settings.least, "jobs": 1}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComparisonSettings(ExecutionSettings, Options):
+    """The keyword arguments of `compare`."""
+
+    seeds: int = option(10, "Final runs per variant; exploratory below 6 for two variants, 8 for five.")
+    tuning_seeds: int = option(2, "Tuning runs per learning rate.")
+    rates: int = option(7, "Learning rates per variant, around its default.")
+    spacing: float = option(10**0.5, "Factor between neighbouring rates.")
+    search: Mapping[str, Any] | None = option(
+        None, "Other numbers to choose: name -> range; see `sandbox.experiments.selection.search`.", command=False
+    )
+    tuner: str = option("grid", "How they are chosen: grid, random or tpe.")
+    trials: int | None = option(None, "Trials per variant (the number of rates).")
+    steps: int | None = option(None, "Updates per run (the task's own number).")
+    warmup: int | None = option(None, "Updates of linear warm-up (a tenth of the steps).")
+    schedule: Any = option("constant", "After the warm-up: constant, cosine, linear or inverse-sqrt.")
+    evaluations: int = option(20, "Points of a curve.")
+    evaluate_every: int | str | None = option(
+        None, 'Updates between two points of a curve, or "epoch", in place of evaluations.', command=False
+    )
+    vectorised: bool = option(
+        True,
+        "Make the runs of a variant together (backend eager): same numbers to rounding, several times faster for small "
+        "networks. Networks of LeNet's size and larger train as fast or faster one run at a time.",
+    )
+    every: int = option(10, "Steps from one measurement to the next.")
+    jobs: int = option(1, "Processes side by side; the ranks of a run count.")
+
+    least: ClassVar[Mapping[str, int]] = {
+        **ExecutionSettings.least,
+        "seeds": 2,
+        "tuning_seeds": 1,
+        "rates": 1,
+        "trials": 1,
+        "warmup": 0,
+        "evaluations": 1,
+    }
+
+    def __post_init__(self) -> None:
+        Options.__post_init__(self)
+        super().__post_init__()
+        if not 1 < self.spacing <= 1000:
+            raise ValueError(f"spacing must lie in (1, 1000], got {self.spacing}")
+
+    @property
+    def options(self) -> Options:
+        """How updates are made."""
+        return Options(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Options)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InspectionSettings(ExecutionSettings):
+    """The keyword arguments of `inspect`."""
+
+    steps: int | None = option(None, "Updates per run (the task's own number).")
+    samples: int = option(5, "How often the true diagonal is computed.")
+    lr: float | None = option(None, "The rate of all variants (each its own default).")
+    seeds: int = option(5, "Runs per variant; the table gives means and 95 % intervals.")
+    seed: int = option(0, "The first one: of the start, the batches and random vectors.")
+    method: str = option("exact", "How the true diagonal is computed: exact or hutchinson.")
+    num_vectors: int = option(200, "Random vectors per diagonal, for hutchinson.")
+
+    least: ClassVar[Mapping[str, int]] = {**ExecutionSettings.least, "samples": 1, "seed": 0, "seeds": 1}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lr is not None and not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be a number above 0, got {self.lr}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepSettings(Settings):
+    """The keyword arguments of `sweep`."""
+
+    seeds: int = option(1, "Runs per combination; the picture shows their median.")
+    steps: int | None = option(None, "Updates per run (the task's own number).")
+    warmup: int = option(0, "Updates of linear warm-up.")
+    schedule: str = option("constant", "After the warm-up: constant, cosine or inverse-sqrt.")
+    compiled: bool = option(False, "Compile the vectorised step: pays from some hundred thousand member steps on.")
+    memory: int = option(1 << 30, "Bytes that the members which run together may take.", command=False)
+    progress: Callable[[int, int], None] | None = option(None, "Called with (member steps done, in all).", command=False)  # type: ignore[assignment]
+
+    least: ClassVar[Mapping[str, int]] = {}  # `sandbox.ensemble.run` checks them
+
+
+def whole(name: str, value: Any, low: int) -> None:
+    """Raises TypeError for what is not a whole number, ValueError for one that is too low."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
+
+
+def fields(settings: type) -> list[dataclasses.Field]:
+    """Returns the fields of a settings class, those that it declares itself before those of its bases."""
+    declared = {f.name: f for f in dataclasses.fields(settings)}
+    order = dict.fromkeys(name for base in settings.__mro__ for name in vars(base).get("__annotations__", {}))
+    return [declared[name] for name in order if name in declared]
+
+
+P = ParamSpec("P")
+S = TypeVar("S")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+
+
+class takes(Generic[P, S]):
+    """Gives a function, whose last parameter is a settings object, the fields of that class as keyword arguments."""
+
+    def __init__(self, settings: Callable[P, S]) -> None:
+        self.settings: Any = settings
+
+    @overload
+    def __call__(self, function: Callable[[A, B, S], R]) -> Callable[Concatenate[A, B, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[[A, B, C, S], R]) -> Callable[Concatenate[A, B, C, P], R]: ...
+
+    def __call__(self, function: Any) -> Any:
+        """Returns the function with the fields as keyword arguments, listed with their help in its docstring."""
+        own, options = inspect.signature(function), fields(self.settings)
+        *leading, _ = own.parameters.values()
+        keywords = [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for f in options
+        ]
+        signature = own.replace(parameters=[*leading, *keywords])
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **given: Any) -> Any:
+            bound = signature.bind(*arguments, **given).arguments
+            return function(*(bound.pop(p.name) for p in leading), self.settings(**bound))
+
+        texts = "".join(f"\n    {f.name}: {f.metadata['help']}" for f in options)
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Keyword arguments:\n{texts}\n    "
+        return call
