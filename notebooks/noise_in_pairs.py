@@ -46,7 +46,7 @@ def run(task: tasks.Task, recipe: sandbox.Recipe, seed: int, at: list[int], rows
         def closure(batch: object = batch) -> torch.Tensor:
             optimizer.zero_grad()
             value = loss(params, batch)
-            if not recipe.second_order:
+            if not recipe.analysis.second_order:
                 value.backward()
             return value
 

@@ -15,7 +15,7 @@ SHORT = 3
 
 def _asks_for_more(name):
     recipe = variants.get(name)
-    return "sampled" in recipe.inputs or recipe.basis.factors is not None
+    return "sampled" in recipe.analysis.inputs or recipe.basis.factors is not None
 
 
 # Those that need no likelihood to draw labels from, and no layers; the problems of most tests have none.
@@ -35,7 +35,7 @@ def _blocks(name):
 def _covering():
     """A few variants that together have every block and scope, whole matrices apart: tests/variants runs those in each backend."""
     found = ["apollo", "adamw", "global-secant"]
-    rest = [name for name in NAMES if not variants.get(name).matrix]
+    rest = [name for name in NAMES if not variants.get(name).analysis.matrix]
     while True:
         seen = set().union(*map(_blocks, found))
         most = max(rest, key=lambda name: len(_blocks(name) - seen))
@@ -45,14 +45,20 @@ def _covering():
 
 
 COVERING = _covering()
-MATRIX = [name for name in NAMES if variants.get(name).matrix]
+MATRIX = [name for name in NAMES if variants.get(name).analysis.matrix]
 
 
 def _mechanism(name):
     """What a backend has to do for a variant, whatever its blocks compute."""
     recipe = light(name)
-    kept = recipe.stores_direction, recipe.stores_gradient, bool(recipe.recalled)
-    return recipe.scope, frozenset(recipe.state_kinds().values()), recipe.inputs, recipe.needs_norm, kept
+    kept = recipe.analysis.stores_direction, recipe.analysis.stores_gradient, bool(recipe.analysis.recalled)
+    return (
+        recipe.scope,
+        frozenset(recipe.analysis.state_kinds.values()),
+        recipe.analysis.inputs,
+        recipe.analysis.needs_norm,
+        kept,
+    )
 
 
 def each(names, few=(*COVERING, *MATRIX)):
@@ -102,5 +108,5 @@ def inputs_of(recipe, grads):
 
     return {
         name: pytree.tree_map(lambda g, name=name: factor(name, g) if name in ("G", "A") else g, grads)
-        for name in recipe.inputs
+        for name in recipe.analysis.inputs
     }

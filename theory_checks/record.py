@@ -72,9 +72,9 @@ def record(recipe: str | Recipe, problem: str | Problem, T: int, lr: Any = None)
     recipe, problem = lookup.recipe(recipe), problems.get(problem)
     if T < 1:
         raise ValueError(f"T must be at least 1, got {T}")
-    if recipe.evaluations > 1:
+    if recipe.analysis.evaluations > 1:
         raise ValueError(f"recipe {recipe.name!r} takes more than the gradient; the checks replay first-order recipes")
-    if recipe.matrix:
+    if recipe.analysis.matrix:
         raise ValueError(
             f"recipe {recipe.name!r} takes tensors as matrices, and θ of the problems is a vector; on vectors it is "
             f"{recipe.for_vectors.name!r}, which can be checked: its `for_vectors`"

@@ -21,7 +21,7 @@ class Cohort:
     members: their places in the group.  states: their entries in the optimizer's state.  plan: what the backend keeps.
     name: of a member, by its place in the group.  changed: whether tensors in the states were replaced since it was last reset.
     params: where each rank has a part of them, the local tensors; parts: which parts, None where this process is alone.
-    last: the host numbers, by `recipe.host_names`.  In the states they are views of one tensor, so that a step writes them
+    last: the host numbers, by `analysis.host_names`.  In the states they are views of one tensor, so that a step writes them
     all at once, and its version tells whether somebody else has written to one.
     """
 

@@ -13,8 +13,7 @@ from sandbox.blocks import Flow
 from sandbox.distributed.ranks import Run
 from sandbox.distributed.shards import scopes_of_joined, scopes_of_one
 from sandbox.distributed.sums import Sums
-from sandbox.recipe import kernel, pure, rounding
-from sandbox.recipe.composition import Composition
+from sandbox.recipe import Recipe, kernel, pure, rounding
 
 
 class Reference:
@@ -80,7 +79,7 @@ def runs(
     step: Step,
     leaves: list[list[int]],
     across: Callable[[list[int]], pure.Across] | None = None,
-    observe: Callable[[list[int], Composition, Flow], None] | None = None,
+    observe: Callable[[list[int], Recipe, Flow], None] | None = None,
 ) -> Iterator[tuple[list[int], Any]]:
     """The tensors of each leaf, and the function that computes their step and changes nothing.
 
@@ -103,7 +102,7 @@ def _write(cohort: Cohort, step: Step, members: list[int], after: Any) -> None:
     for i, (state, theta) in zip(members, after, strict=True):
         if step.state_dtype is not None:
             counter = rounding.places(theta) + rounding.key(step.seed, cohort.steps + 1, cohort.first(i))
-            state = rounding.stored(step.recipe.state_kinds(), state, counter)
+            state = rounding.stored(step.recipe.analysis.state_kinds, state, counter)
         old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
         for tensor, value in zip(old, kernel.dealias(old, [theta, *state.values()]), strict=True):
             tensor.copy_(value)

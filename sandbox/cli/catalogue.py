@@ -19,13 +19,14 @@ class Variants(interrupt.Command):
         """Prints the table."""
         with interrupts.postponed():
             from sandbox.forms import lookup
+            from sandbox.recipe.analysis import state_text
 
             variants = lookup.package("variants")
 
         rows = []
         for name in variants.names():
             recipe = variants.get(name)
-            numbers = [f"{recipe.lr:g}", recipe.words_text, str(recipe.evaluations)]
+            numbers = [f"{recipe.lr:g}", state_text(recipe), str(recipe.analysis.evaluations)]
             rows.append([name, *numbers, variants.about(name).splitlines()[0]])
         screen.table(screen.console(), ["variant", "lr", "state", "gradients", "what it is"], rows)
         return 0

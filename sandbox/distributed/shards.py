@@ -20,7 +20,7 @@ from sandbox.blocks import ELEMENT, SCOPE
 from sandbox.blocks.scope import Scope, shape_of
 from sandbox.distributed.private import first_place, is_flattened, local, root_mesh, spec
 from sandbox.distributed.sums import Reduced, Sums
-from sandbox.recipe.composition import Composition
+from sandbox.recipe import Recipe
 from sandbox.recipe.pure import state_shape
 
 
@@ -126,7 +126,7 @@ def scopes_of_joined(parts: list[Part], sums: Sums, tensor: Scope, like: Tensor)
 # -- states -----------------------------------------------------------------------------------------------------------
 
 
-def wrapped(recipe: Composition, kind: str, p: Any, value: Tensor) -> Tensor:
+def wrapped(recipe: Recipe, kind: str, p: Any, value: Tensor) -> Tensor:
     """A state of this rank as a checkpoint holds it: a DTensor where ranks hold different parts of it."""
     shape = state_shape(recipe, kind, p)
     if not is_sharded(p) or not shape:
@@ -138,7 +138,7 @@ def wrapped(recipe: Composition, kind: str, p: Any, value: Tensor) -> Tensor:
     return DTensor.from_local(value, p.device_mesh, places, run_check=False, shape=torch.Size(shape), stride=stride)
 
 
-def unwrapped(recipe: Composition, kind: str, p: Any, saved: Any) -> Any:
+def unwrapped(recipe: Recipe, kind: str, p: Any, saved: Any) -> Any:
     """This rank's part of a state of a checkpoint, which may be whole or come from other placements."""
     if not isinstance(saved, Tensor) or tuple(saved.shape) != state_shape(recipe, kind, p):
         return saved
@@ -157,7 +157,7 @@ def unwrapped(recipe: Composition, kind: str, p: Any, saved: Any) -> Any:
     return distribute_tensor(saved.to(local(p).device), p.device_mesh, places, src_data_rank=None).to_local()
 
 
-def _placements(recipe: Composition, kind: str, p: Any) -> list[Any]:
+def _placements(recipe: Recipe, kind: str, p: Any) -> list[Any]:
     """p's placements; replicas where only axes are split that the state does not have."""
     from torch.distributed.tensor import Replicate
 

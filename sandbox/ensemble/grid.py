@@ -47,7 +47,7 @@ def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool
             seen.update(zip(members, parts, strict=True))
 
         state, params = recipe.update(state, params, grads, lr=lr, observe=observe if probes else None, **inputs)
-        if recipe.looks_again:
+        if recipe.analysis.second_gradient:
             state = second(varied, state, params, batch)
         measured: dict[str, Tensor] = {}
         if probes:
@@ -75,17 +75,17 @@ def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
         inputs = {}
         watched, at = _Watched(loss, recipe), recipe.basis.factors
         grads, value = grad_and_value(watched if at == "given" else loss)(params, batch)
-        if recipe.second_order:
+        if recipe.analysis.second_order:
             # Hz as the gradient of ∇f(θ)ᵀz
             back = vjp(lambda p: grad(loss)(p, batch), params)[1]
-        if "hessian" in recipe.inputs:
+        if "hessian" in recipe.analysis.inputs:
             inputs["hessian"] = pytree.tree_map(recipe.curvature.hessian, z["hessian"], back(z["hessian"])[0])
-        if "product" in recipe.inputs:
-            inputs["product"] = back(recipe.asked(state, params))[0]
-        if recipe.draws_labels:
+        if "product" in recipe.analysis.inputs:
+            inputs["product"] = back(recipe.product_vector(state, params))[0]
+        if recipe.analysis.draws_labels:
             with labels.Drawn(z["sampled"]) as drawn:
                 other = grad(watched if at == "sampled" else loss)(params, batch)
-            if "sampled" in recipe.inputs:
+            if "sampled" in recipe.analysis.inputs:
                 inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
         if at:
             inputs |= watched.factors(params, drawn.count if at == "sampled" else None)
@@ -99,7 +99,7 @@ def second_look(group: Group, loss: Loss) -> Callable[..., Any]:
     """look(varied, state, params, batch) of one member -> state, with the same batch's gradient where the step led."""
 
     def look(varied: Any, state: Any, params: Any, batch: Any) -> Any:
-        return group.recipe(varied).seen(state, grad(loss)(params, batch))
+        return group.recipe(varied).with_second_gradient(state, grad(loss)(params, batch))
 
     return look
 

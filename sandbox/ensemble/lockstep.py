@@ -71,11 +71,11 @@ class Lockstep:
                     f"batches must be trees of tensors, at each step of equal shapes for all seeds: {error}"
                 ) from error
         z: dict[str, Any] = {}
-        if "hessian" in self.recipe.inputs:
+        if "hessian" in self.recipe.analysis.inputs:
             one = pytree.tree_map(lambda p: p[0, 0], self.params)
             draws = [hessian.generator(seed, self.draws) for seed in self.seeds]
             z["hessian"] = grid.stack([pytree.tree_map(lambda p, g=g: hessian.rademacher(p, g), one) for g in draws])
-        if self.recipe.draws_labels:
+        if self.recipe.analysis.draws_labels:
             z["sampled"] = torch.tensor([hessian.key(seed, self.draws) for seed in self.seeds])
         self.draws += bool(z)
         return batch, z or None
@@ -122,7 +122,7 @@ class Lockstep:
             return compiled(self.group, self.task, function, inputs)
         if self._recorded is None:
             # a function of t is a user's code, and called at every step
-            fixed = not any(self.recipe.of(p[0, 0]).has_schedules for p in pytree.tree_leaves(self.params))
+            fixed = not any(self.recipe.of(p[0, 0]).analysis.has_schedules for p in pytree.tree_leaves(self.params))
             small = recorded.fits(self.params, self.plan.memory)
             self._recorded = recorded.step_of(self.group, self._loss) if small and fixed else function
         return self._recorded

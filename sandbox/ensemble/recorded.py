@@ -32,7 +32,7 @@ def step_of(group: Group, loss: Loss) -> Callable[..., Any]:
     first = over_grid(first_look(group, loss), (CONFIGURATION, MEMBER, MEMBER, SEED, SEED))
     second = over_grid(second_look(group, loss), (CONFIGURATION, MEMBER, MEMBER, SEED))
     recipe = group.recipe([float(v[0]) for v in group.varied])
-    looks_at_state = recipe.second_order  # else it need not pass through vmap, which takes time
+    looks_at_state = recipe.analysis.second_order  # else it need not pass through vmap, which takes time
     update: Callable[..., Any] | None = None
 
     def step(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
@@ -42,7 +42,7 @@ def step_of(group: Group, loss: Loss) -> Callable[..., Any]:
         arguments = varied, lr, state, params, grads, inputs
         update = update or _update(group, arguments)
         state, params = update(*arguments)
-        if recipe.looks_again:
+        if recipe.analysis.second_gradient:
             state = second(varied, state, params, batch)
         return state, params, value, finite, {}, ()
 

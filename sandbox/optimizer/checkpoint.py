@@ -26,7 +26,7 @@ def pack(state_dict: dict[str, Any], param_groups: list[dict[str, Any]]) -> dict
     states = {key: snapshot(value) for key, value in state_dict["state"].items()}
     for key, state in states.items():
         recipe, p = owners[key]
-        state |= {name: shards.wrapped(recipe, kind, p, state[name]) for name, kind in recipe.state_kinds().items()}
+        state |= {name: shards.wrapped(recipe, kind, p, state[name]) for name, kind in recipe.analysis.state_kinds.items()}
     return {**state_dict, "state": states, "param_groups": packed}
 
 
@@ -47,15 +47,15 @@ def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
     for recipe, key, p, name in pairs:
         complete(recipe, p, optimizer.state, name, optimizer.state_dtype)
         if key in saved:
-            local = {n: shards.unwrapped(recipe, kind, p, saved[key].get(n)) for n, kind in recipe.state_kinds().items()}
+            local = {n: shards.unwrapped(recipe, kind, p, saved[key].get(n)) for n, kind in recipe.analysis.state_kinds.items()}
             saved[key] = {**saved[key], **{n: value for n, value in local.items() if value is not None}}
-        _check_state(optimizer.state[p], saved.get(key), (*recipe.host_names, *recipe.state_kinds()), name)
+        _check_state(optimizer.state[p], saved.get(key), (*recipe.analysis.host_names, *recipe.analysis.state_kinds), name)
     for group, old in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         for key, value in old.items():
             if key not in ("params", "param_names", "recipe", *groups.WHOLE) and not (key == "lr" and isinstance(value, str)):
                 _assign(group, key, value)
     for recipe, key, p, _ in pairs:
-        for name in (*recipe.host_names, *recipe.state_kinds()):
+        for name in (*recipe.analysis.host_names, *recipe.analysis.state_kinds):
             optimizer.state[p][name].copy_(saved[key][name])
     for post in load_hooks(optimizer, "post"):
         post(optimizer)

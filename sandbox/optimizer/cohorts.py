@@ -37,12 +37,14 @@ class Cohorts:
             if present[i] and p.numel():
                 complete(recipe, p, states, name(i), state_dtype)
                 one = recipe.of(p)
-                alike.setdefault((one is recipe.matrices, *(float(states[p][key]) for key in one.host_names)), []).append(i)
+                alike.setdefault(
+                    (one is recipe.matrices, *(float(states[p][key]) for key in one.analysis.host_names)), []
+                ).append(i)
         self.each, self._kinds = [], [kind for kind, *_ in alike]
         for (_, *numbers), places in alike.items():
             whole = [self._params[i] for i in places]
             parts = None if part is None else list(map(part, whole))
-            last = dict(zip(recipe.of(whole[0]).host_names, numbers, strict=True))
+            last = dict(zip(recipe.of(whole[0]).analysis.host_names, numbers, strict=True))
             self.each.append(Cohort(places, [self._locals[i] for i in places], [states[p] for p in whole], last, name, parts))
 
     def still_valid(self, group: dict[str, Any], present: list[bool]) -> bool:
@@ -71,12 +73,12 @@ def complete(recipe: Recipe, p: Tensor, states: States, name: str, state_dtype: 
     if not isinstance(states[p], dict):
         states[p] = dict(states[p])
     recipe = recipe.of(p)
-    state, kinds, part = states[p], recipe.state_kinds(), shards.local(p)
+    state, kinds, part = states[p], recipe.analysis.state_kinds, shards.local(p)
     fresh = None
-    for key in (*recipe.host_names, *kinds):
+    for key in (*recipe.analysis.host_names, *kinds):
         if key not in state:
             fresh = fresh or pure.init(recipe, part.detach(), state_dtype)
-            state[key] = fresh[key].cpu() if key in recipe.host_names else fresh[key]
+            state[key] = fresh[key].cpu() if key in recipe.analysis.host_names else fresh[key]
         elif key in kinds and not isinstance(state[key], Tensor):
             raise TypeError(f"state {key!r} of parameter {name} must be a tensor, got {state[key]!r}")
         elif key in kinds and state[key].shape != (shape := pure.state_shape(recipe, kinds[key], part)):

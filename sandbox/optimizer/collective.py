@@ -25,14 +25,14 @@ def check(p: Tensor, name: str, recipe: Recipe, backend: Backend, dealt: Process
     dealt: the ranks over which whole tensors are dealt out.
     """
     shards.check(p, name)
-    if recipe.second_order and (shards.is_sharded(p) or dealt is not None):
+    if recipe.analysis.second_order and (shards.is_sharded(p) or dealt is not None):
         raise ValueError(
             f"recipe {recipe.name!r} needs Hessian-vector products, which no rank can form of parameter {name} alone: train "
             "replicas (DistributedDataParallel) with process_group=, or take a first-order recipe"
         )
-    if shards.is_sharded(p) and (recipe.inputs or recipe.looks_again):
+    if shards.is_sharded(p) and (recipe.analysis.inputs or recipe.analysis.second_gradient):
         raise ValueError(f"recipe {recipe.name!r} needs two gradients per step, which a DTensor ({name}) does not take")
-    if shards.is_sharded(p) and recipe.of(p).alone:
+    if shards.is_sharded(p) and recipe.of(p).analysis.own_layout:
         raise ValueError(f"recipe {recipe.name!r} needs whole matrices, and of parameter {name} each rank has a part")
     if shards.is_sharded(p) and (getattr(backend, "flat", False) or getattr(backend, "mode", None)):
         raise ValueError(f"parameter {name} is a DTensor, which flat=True and torch.compile's modes do not take")
@@ -77,7 +77,9 @@ def rounds(
         for _, cohort, step in planned:
             cohort.check(step.grads)
         (square,) = yield dataclasses.replace(common, pending=[Pending(_square(planned))])
-        planned = [(k, c, dataclasses.replace(s, norm=square.sqrt()) if s.recipe.needs_norm else s) for k, c, s in planned]
+        planned = [
+            (k, c, dataclasses.replace(s, norm=square.sqrt()) if s.recipe.analysis.needs_norm else s) for k, c, s in planned
+        ]
     totals = [total for _, cohort, step in planned for total in backend.load(cohort, step, check=finite is not None)]
     runs = lockstep([_run(backend, cohort, step) for _, cohort, step in planned])
     asked, finish = advance(runs, None)

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from sandbox.curvature import factors, hessian, labels
 from sandbox.distributed import replicas
 from sandbox.recipe import Recipe, pure, rounding
-from sandbox.recipe.composition import AGAIN
+from sandbox.recipe.analysis import AGAIN
 from sandbox.utils import generators
 
 Closure = Callable[[], Any]
@@ -44,27 +44,27 @@ class Evaluation:
         self.inputs: dict[str, ByParameter] = {}
         self.loss: Any = None
         for _, recipe in self.groups:
-            if recipe.sees_rows and replicas.several(self.replicas):
+            if recipe.analysis.needs_rows and replicas.several(self.replicas):
                 raise RuntimeError(
                     f"recipe {recipe.name!r} draws labels for a batch or takes factors of layers on it, each rank its own: "
                     "it cannot be trained by replicas"
                 )
-            if recipe.second_order and self.replicas is None and replicas.several():
+            if recipe.analysis.second_order and self.replicas is None and replicas.several():
                 raise RuntimeError(
                     f"recipe {recipe.name!r} takes its gradients from the loss itself, past DistributedDataParallel, so it "
                     f"must know over which ranks to average them: {replicas.HOW}"
                 )
         if closure is None:
             for recipe in recipes:
-                if recipe.second_order:
+                if recipe.analysis.second_order:
                     raise RuntimeError(f"recipe {recipe.name!r}: {hessian.HOW}")
-                if recipe.inputs or recipe.looks_again or recipe.sees_rows:
+                if recipe.analysis.inputs or recipe.analysis.second_gradient or recipe.analysis.needs_rows:
                     raise RuntimeError(f"recipe {recipe.name!r} {NO_CLOSURE}")
             return
-        self.attached = any(recipe.second_order for recipe in recipes)  # the closure leaves backward() to the step
+        self.attached = any(recipe.analysis.second_order for recipe in recipes)  # the closure leaves backward() to the step
         self.params = [p for group in param_groups for p in group["params"] if p.requires_grad]
-        drawing = [group for group, recipe in self.groups if recipe.draws_labels]
-        twice = bool(drawing) or any(recipe.looks_again for recipe in recipes)
+        drawing = [group for group, recipe in self.groups if recipe.analysis.draws_labels]
+        twice = bool(drawing) or any(recipe.analysis.second_gradient for recipe in recipes)
         self.start = generators.states() if twice else None
         seen = factors.Seen(self._factored("given"))
         with seen.watching(), torch.enable_grad():
@@ -78,7 +78,7 @@ class Evaluation:
             self._sampled(drawing)
 
     def _needing(self, name: str) -> list[tuple[dict[str, Any], Recipe]]:
-        return [(group, recipe) for group, recipe in self.groups if name in recipe.inputs]
+        return [(group, recipe) for group, recipe in self.groups if name in recipe.analysis.inputs]
 
     def _draw(self, groups: list[dict[str, Any]]) -> tuple[int, int]:
         """Seed and number of a step's draw; the next one has the next number."""
@@ -116,7 +116,9 @@ class Evaluation:
                     made[p] = _signed(curvature.hessian(probe, h), group)
         if some := self._needing("product"):
             of = {p: (group, recipe) for group, recipe in some for p in group["params"]}
-            v = [pure.asked(of[p][1].of(p), self.states[p], p) if p in of else torch.zeros_like(p) for p in self.params]
+            v = [
+                pure.product_vector(of[p][1].of(p), self.states[p], p) if p in of else torch.zeros_like(p) for p in self.params
+            ]
             Hv = hessian.product(grads, self.params, v, keep=False)
             rows = zip(self.params, Hv, strict=True)
             self.inputs["product"] = {p: _signed(h, of[p][0]) for p, h in rows if p in of and h is not None}
@@ -170,7 +172,9 @@ class Evaluation:
         """After the step: writes this batch's gradient at the new point into the states of the parameters that took part, and
         gives those that are not finite as (parameter, gradient); there the old gradient is written, as if nothing had changed.
         """
-        looking = {p: (group, recipe) for group, recipe in self.groups if recipe.looks_again for p in group["params"]}
+        looking = {
+            p: (group, recipe) for group, recipe in self.groups if recipe.analysis.second_gradient for p in group["params"]
+        }
         mine = [p for p in stepped if p in looking] if looking else []
         if not mine:
             return []
@@ -185,7 +189,7 @@ class Evaluation:
             new = {AGAIN: _signed(g, group)}
             if state[AGAIN].dtype == rounding.NARROW:
                 counter = rounding.places(p) + rounding.key(group["seed"], int(state["step"]))
-                new = rounding.stored(recipe.of(p).state_kinds(), new, counter)
+                new = rounding.stored(recipe.of(p).analysis.state_kinds, new, counter)
             state[AGAIN].copy_(new[AGAIN])
         return bad
 

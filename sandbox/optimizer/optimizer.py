@@ -28,7 +28,7 @@ from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, 
 from sandbox.optimizer.finite import blame, not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
 from sandbox.optimizer.torch_base import Base
-from sandbox.recipe import Recipe, parts, trial
+from sandbox.recipe import Recipe, kernel, parts, trial
 from sandbox.utils import suggest
 
 _CALLED = {
@@ -167,7 +167,7 @@ class Optimizer(Base):
 
         closure: computes the loss and, for first-order recipes, calls backward(), as for any torch optimizer.  For second-order
             recipes it returns the loss and leaves backward() to the step, which sets p.grad.  Recipes that look at a batch
-            twice (`recipe.looks_again`, "sampled") call it twice, the second time with the random state of the first.
+            twice (for a second gradient, or drawn labels) call it twice, the second time with the random state of the first.
         Raises TypeError for a sparse gradient, FloatingPointError for NaN or infinity (see `nonfinite`), RuntimeError for a
         second-order recipe without what it needs.
         """
@@ -183,7 +183,7 @@ class Optimizer(Base):
 
     def _ranks(self, recipes: list[Recipe]) -> Ranks | None:
         """The ranks that hold the tensors between them; None where this one has all that it needs."""
-        joint = any(recipe.scope == "global" or recipe.needs_norm for recipe in recipes)
+        joint = any(recipe.scope == "global" or recipe.analysis.needs_norm for recipe in recipes)
         key = [len(group["params"]) for group in self.param_groups], joint
         if self._members is None or self._members[0] != key:
             params = [p for group in self.param_groups for p in group["params"]]
@@ -195,14 +195,14 @@ class Optimizer(Base):
         inputs = evaluation.inputs
         grads = [[p.grad for p in group["params"]] for group in self.param_groups]
         for row, recipe, group in zip(grads, recipes, self.param_groups, strict=True):
-            if recipe.inputs:
+            if recipe.analysis.inputs:
                 # a parameter that an input does not reach (a frozen one) makes no step, whatever its p.grad
-                reached = [all(p in inputs.get(name, ()) for name in recipe.of(p).inputs) for p in group["params"]]
+                reached = [all(p in inputs.get(name, ()) for name in recipe.of(p).analysis.inputs) for p in group["params"]]
                 row[:] = [g if reaches else None for g, reaches in zip(row, reached, strict=True)]
             if group["maximize"]:
                 row[:] = [None if g is None else -g for g in row]
         # everything that can be wrong is found before the first tensor changes
-        check, needs_norm = self.nonfinite != "pass", any(recipe.needs_norm for recipe in recipes)
+        check, needs_norm = self.nonfinite != "pass", any(recipe.analysis.needs_norm for recipe in recipes)
         if not same_objects(self._entries, self._state_entries()):
             self._cohorts = {}
         cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row, ranks)]
@@ -228,7 +228,7 @@ class Optimizer(Base):
             finish = yield from collective.rounds(planned, self.param_groups, self._backend, needs_norm, finite)
         for make, (_, cohort, step) in zip(finish, planned, strict=False):  # none, where a step is skipped
             make()
-            cohort.advance({name: float(value) for name, value in step.recipe.applied(step.lr).items()})
+            cohort.advance({name: float(value) for name, value in kernel.applied(step.recipe, step.lr).items()})
         bad = evaluation.look_again(p for _, cohort, _ in planned for p in cohort.params)
         if any(cohort.changed for _, cohort, _ in planned):
             self._entries = self._state_entries()
@@ -247,11 +247,11 @@ class Optimizer(Base):
     ) -> Step:
         whole, group = self.current_recipe(index), self.param_groups[index]
         recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], groups.rate(group, cohort.steps + 1))
-        recipe = parts.at(recipe, cohort.steps + 1) if recipe.has_schedules else recipe
+        recipe = parts.at(recipe, cohort.steps + 1) if recipe.analysis.has_schedules else recipe
         recipe.decay.check_lr(lr)
         mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
-        given = {name: [inputs[name][p] for p in cohort.params] for name in recipe.inputs}
-        norm = norm if recipe.needs_norm else None
+        given = {name: [inputs[name][p] for p in cohort.params] for name in recipe.analysis.inputs}
+        norm = norm if recipe.analysis.needs_norm else None
         return Step(recipe, lr, cast(list[Tensor], mine), given, norm, self.state_dtype, group["seed"])
 
     def _in_step(self, index: int, grads: list[Tensor | None], ranks: Ranks | None) -> list[Cohort]:

@@ -14,7 +14,7 @@ from sandbox.blocks.base import spread
 from sandbox.recipe.kernel import own
 
 if TYPE_CHECKING:
-    from sandbox.recipe.composition import Composition
+    from sandbox.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class View:
     a probe that keeps a vector keeps a clone.
     """
 
-    recipe: Composition
+    recipe: Recipe
     t: Any
     lr: Any
     lr_old: Any
@@ -60,7 +60,7 @@ _VECTORS = (
 )
 
 
-def of(recipe: Composition, x: Flow) -> View:
+def of(recipe: Recipe, x: Flow) -> View:
     """The view of a finished step."""
     n = x.theta.numel()
 

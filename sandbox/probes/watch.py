@@ -19,7 +19,7 @@ from sandbox.probes import measures
 from sandbox.probes import view as views
 from sandbox.probes.measures import Probe
 from sandbox.probes.view import View
-from sandbox.recipe.composition import Composition
+from sandbox.recipe import Recipe
 from sandbox.utils import suggest
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def replay(cohort: Cohort, step: Step) -> list[View]:
     """The views of a step that the cohort is about to make, an entry a tensor; nothing changes."""
     found: list[View] = []
 
-    def observe(members: list[int], recipe: Composition, x: Flow) -> None:
+    def observe(members: list[int], recipe: Recipe, x: Flow) -> None:
         found.extend(views.split(views.of(recipe, x), [cohort.params[i].numel() for i in members]))
 
     for _, run in reference.runs(cohort, step, reference.leaves_of(cohort, step), observe=observe):

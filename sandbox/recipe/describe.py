@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sandbox.blocks import Block, Divide
 from sandbox.blocks.number import is_number, show
-from sandbox.recipe import parts
+from sandbox.recipe import analysis, parts
 from sandbox.utils import literal
 
 # field name -> symbol in text, symbol in LaTeX
@@ -59,12 +59,20 @@ def _latex_number(value: Any) -> str:
 
 def state_line(recipe: Any) -> str:
     """What a recipe keeps, for its head line."""
-    return f"{recipe.words_text} state elements per parameter" + (" of an (m, n) matrix" if recipe.matrix else "")
+    return f"{analysis.state_text(recipe)} state elements per parameter" + (
+        " of an (m, n) matrix" if recipe.analysis.matrix else ""
+    )
 
 
 def text(recipe: Any) -> str:
     """The algorithm of a `Recipe`, one line per slot, with its hyperparameters at the right."""
-    stored = "d stored" if recipe.stores_direction else "d recomputed from it" if recipe.uses_direction else "d not needed"
+    stored = (
+        "d stored"
+        if recipe.analysis.stores_direction
+        else "d recomputed from it"
+        if recipe.analysis.uses_direction
+        else "d not needed"
+    )
     head = f"{recipe.name}: {state_line(recipe)} ({stored}), scope {recipe.scope}"
     rows = [("", "g = ∇f(θ)", "t = 1, 2, …")]
     for slot, block, equation in _equations(recipe, latex=False):

@@ -23,7 +23,7 @@ from sandbox.blocks.base import broadcast_state, spread
 from sandbox.blocks.number import known, where
 from sandbox.blocks.scope import Over, Scope
 from sandbox.recipe import parts
-from sandbox.recipe.composition import AGAIN, Composition
+from sandbox.recipe.analysis import AGAIN
 from sandbox.utils.private_torch import pytree, storage_id
 
 State = Mapping[str, Tensor]
@@ -41,7 +41,7 @@ class Prepared:
     due: by path, what a block's `due` says of this step; a number is part of the structure, a tensor a leaf.
     """
 
-    recipe: Composition
+    recipe: Any
     coefficients: dict[str, dict[str, Any]]
     t: Any
     lr: Any
@@ -56,12 +56,12 @@ class Prepared:
     @property
     def applied(self) -> dict[str, Any]:
         """What the step after this one finds in `last`."""
-        return self.recipe.applied(self.lr)
+        return applied(self.recipe, self.lr)
 
     @functools.cached_property
-    def recipe_old(self) -> Composition:
+    def recipe_old(self) -> Any:
         """The recipe with the hyperparameters of the step before, as far as they recall d."""
-        return self.recipe.as_it_was(self.last)
+        return as_it_was(self.recipe, self.last)
 
 
 def _flatten(p: Prepared) -> tuple[list[Any], Any]:
@@ -83,13 +83,25 @@ pytree.register_pytree_node(
 )
 
 
-def evaluate(recipe: Composition, t: Any, lr: Any, last: Mapping[str, Any]) -> Prepared:
+def applied(recipe: Any, lr: Any) -> dict[str, Any]:
+    """Returns the rate and the recalled hyperparameters of a step made at `lr`: what the next step finds in the state."""
+    return {"lr": lr, **{name: parts.value_at(recipe, name) for name in recipe.analysis.recalled}}
+
+
+def as_it_was(recipe: Any, last: Mapping[str, Any]) -> Any:
+    """Returns the recipe with the recalled hyperparameters of the step before."""
+    for name in recipe.analysis.recalled:
+        recipe = parts.replaced(recipe, name, last[name], check=False)
+    return recipe
+
+
+def evaluate(recipe: Any, t: Any, lr: Any, last: Mapping[str, Any]) -> Prepared:
     """`recipe` at step t, in float64.
 
     t counts from 1; t, lr and the values of `last` are floats or float64 tensors (0-d, or batches under vmap).
     Raises ValueError for a function of t that leaves its hyperparameter's range, and where the decay does not allow `lr`.
     """
-    recipe = parts.at(recipe, t) if recipe.has_schedules else recipe
+    recipe = parts.at(recipe, t) if recipe.analysis.has_schedules else recipe
     lr = recipe.lr if lr is None else lr(t) if callable(lr) else lr
     if isinstance(lr, float | int):
         if not 0 <= lr < float("inf"):
@@ -101,7 +113,7 @@ def evaluate(recipe: Composition, t: Any, lr: Any, last: Mapping[str, Any]) -> P
         path: dict(sorted(block.coefficients(t if path == "basis" else k).items())) for path, block in recipe.blocks()
     }
     # before the first step there is no older rate
-    before = {"lr": where(k == 1, lr, last["lr"]), **{name: last[name] for name in recipe.recalled}}
+    before = {"lr": where(k == 1, lr, last["lr"]), **{name: last[name] for name in recipe.analysis.recalled}}
     # what is due is decided here, if t is known
     at = known(t) if isinstance(t, Tensor) else [t]
     now = at[0] if len(at) == 1 else t
@@ -124,7 +136,7 @@ def advance(
 
     observe: called at the end with everything that the step computed; it must change nothing.
 
-    inputs: by `recipe.inputs`.  `theta`, `g`, inputs and per-coordinate states share the leaf's shape and dtype.
+    inputs: by `recipe.analysis.inputs`.  `theta`, `g`, inputs and per-coordinate states share the leaf's shape and dtype.
     """
     recipe, new = p.recipe, {}
     x = Flow(
@@ -141,8 +153,8 @@ def advance(
     )
     x.set(
         d_old=recall(p, state, x),
-        g_old=state["gradient.g"] if recipe.stores_gradient else None,
-        again=state[AGAIN] if recipe.looks_again else None,
+        g_old=state["gradient.g"] if recipe.analysis.stores_gradient else None,
+        again=state[AGAIN] if recipe.analysis.second_gradient else None,
         m_old=first("moment", recipe.moment, state),
     )
 
@@ -160,13 +172,13 @@ def advance(
 
     for i, block in enumerate(recipe.gradient):
         x.g = run(f"gradient.{i}", block, x.g)
-        if recipe.looks_again:
+        if recipe.analysis.second_gradient:
             x.again = run(f"gradient.{i}", block, x.again)
     x.u = run("moment", recipe.moment, x.g)
     x.set(m=first("moment", recipe.moment, new))
     s, y = run("pairs", recipe.pairs, None)
     # s = θ_{t-1} - θ_{t-2} = -η d
-    x.set(s=-x.lr_old * x.d_old if s is None and recipe.needs_step else s, y=y)
+    x.set(s=-x.lr_old * x.d_old if s is None and recipe.analysis.needs_step else s, y=y)
     turn("basis")
     frame, order = enter(p, state, new, x)
     x.B = run("curvature", recipe.curvature, None)
@@ -175,11 +187,11 @@ def advance(
     # d_t = m_t / D_t (+ γ θ);  θ_t = θ_{t-1} - η_t d_t
     x.d = run("decay", recipe.decay, recipe.basis.out(run("solve", recipe.solve, x.u / x.D), **frame))
     x.theta_new = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d)
-    if recipe.stores_direction:
+    if recipe.analysis.stores_direction:
         new["direction.d"] = x.d
-    if recipe.stores_gradient:
+    if recipe.analysis.stores_gradient:
         new["gradient.g"] = x.outside["g"]
-    if recipe.looks_again:
+    if recipe.analysis.second_gradient:
         new[AGAIN] = state[AGAIN]
     leave(p, state, new, x, order)
     if observe is not None:
@@ -241,9 +253,9 @@ def recall(p: Prepared, state: State, x: Flow) -> Tensor | None:
     """The previous direction: stored, or computed again from the state, θ as it stands and the last hyperparameters; 0 at
     the first step."""
     recipe = p.recipe_old
-    if recipe.stores_direction:
+    if recipe.analysis.stores_direction:
         return state["direction.d"]
-    if not recipe.recalls_direction:
+    if not recipe.analysis.recalls_direction:
         return None
     u, D = read(recipe, "moment", state, x, None), rectified(recipe, state, x)
     solved = read(recipe, "solve", state, x, u / D)
@@ -251,7 +263,7 @@ def recall(p: Prepared, state: State, x: Flow) -> Tensor | None:
     return torch.where(x.t > 1, recipe.decay.recall(solved, x.theta, x.lr_old, **decay), 0.0)
 
 
-def read(recipe: Composition, slot: str, state: State, x: Flow, value: Any) -> Any:
+def read(recipe: Any, slot: str, state: State, x: Flow, value: Any) -> Any:
     """What the block in `slot` gave at the last step, from its state."""
     block = getattr(recipe, slot)
     try:
@@ -267,17 +279,17 @@ def _named(error: Exception, path: str, block: Block) -> Exception:
     return error
 
 
-def averaged(recipe: Composition, state: State, x: Flow) -> Any:
+def averaged(recipe: Any, state: State, x: Flow) -> Any:
     """B̄ of the last step, from the state."""
     return read(recipe, "averaging", state, x, read(recipe, "curvature", state, x, None))
 
 
-def rectified(recipe: Composition, state: State, x: Flow) -> Any:
+def rectified(recipe: Any, state: State, x: Flow) -> Any:
     """D of the last step, from the state."""
     return read(recipe, "rectifier", state, x, averaged(recipe, state, x))
 
 
-def on_floor(recipe: Composition, state: State, x: Flow) -> Tensor | None:
+def on_floor(recipe: Any, state: State, x: Flow) -> Tensor | None:
     """Mask of the coordinates whose D was the rectifier's floor at the last step; None where it has no floor."""
     rectifier = spread(recipe.rectifier, own("rectifier", recipe.rectifier, state), x)
     return recipe.rectifier.on_floor(averaged(recipe, state, x), **rectifier)

@@ -11,28 +11,27 @@ from torch import Tensor
 
 from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, QUADRATIC, RIGHT, ROWS, SCOPE, SQUARE, Flow, scope
 from sandbox.recipe import kernel, parts, rounding
-from sandbox.recipe.composition import Composition
 from sandbox.utils import suggest
 from sandbox.utils.private_torch import pytree
 
 _MEANT = {
     "hessian": "z ⊙ Hz for each parameter; sandbox.curvature.hessian.hutchinson computes it, and sandbox.Optimizer does when "
     "step(closure) gets a closure that returns the loss",
-    "product": "the Hessian times recipe.asked(state, params), which sandbox.Optimizer makes when step(closure) gets a closure "
-    "that returns the loss",
+    "product": "the Hessian times recipe.product_vector(state, params), which sandbox.Optimizer makes when step(closure) gets "
+    "a closure that returns the loss",
     "sampled": "the gradient of the loss at labels drawn from the model, which sandbox.Optimizer makes from step(closure)",
     "G": "E[h hᵀ] of the gradients after each layer, (m, m), which sandbox.Optimizer makes from step(closure)",
     "A": "E[a aᵀ] of what goes into each layer, (n, n), which sandbox.Optimizer makes from step(closure)",
 }
 
 
-def first_numbers(recipe: Composition) -> dict[str, Any]:
-    """The host's numbers before the first step, by `recipe.host_names`."""
-    first = parts.at(recipe, 1.0) if recipe.has_schedules else recipe
-    return {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.recalled}}
+def first_numbers(recipe: Any) -> dict[str, Any]:
+    """The host's numbers before the first step, by `recipe.analysis.host_names`."""
+    first = parts.at(recipe, 1.0) if recipe.analysis.has_schedules else recipe
+    return {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.analysis.recalled}}
 
 
-def init(recipe: Composition, p: Tensor, narrow: torch.dtype | None = None) -> dict[str, Tensor]:
+def init(recipe: Any, p: Tensor, narrow: torch.dtype | None = None) -> dict[str, Tensor]:
     """State of one tensor before the first step; see `Recipe.init`.  narrow: the dtype of per-coordinate states."""
     if not p.is_floating_point():
         raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
@@ -40,7 +39,7 @@ def init(recipe: Composition, p: Tensor, narrow: torch.dtype | None = None) -> d
     host = first_numbers(recipe).items()
     state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
-    for name, kind in recipe.state_kinds().items():
+    for name, kind in recipe.analysis.state_kinds.items():
         dtype = rounding.dtype_of(kind, state_dtype(p.dtype), narrow)
         zeros = torch.zeros(state_shape(recipe, kind, p), dtype=dtype, device=p.device)
         value = initial.get(name, 0.0)
@@ -50,7 +49,7 @@ def init(recipe: Composition, p: Tensor, narrow: torch.dtype | None = None) -> d
     return state
 
 
-def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
+def state_shape(recipe: Any, kind: str, p: Tensor) -> tuple[int, ...]:
     """Shape of a state of this kind for the tensor `p`."""
     if kind == SCOPE:
         return scope.shape_of(recipe.scope, p)
@@ -59,22 +58,24 @@ def state_shape(recipe: Composition, kind: str, p: Tensor) -> tuple[int, ...]:
     return shapes.get(kind, ())
 
 
-def laid(recipe: Composition, p: Tensor, state: kernel.State) -> kernel.State:
+def laid(recipe: Any, p: Tensor, state: kernel.State) -> kernel.State:
     """The blocks' state of a tensor as a step takes it: in its precision, per-coordinate states as matrices if the recipe
     wants them."""
-    state = {name: state[name].to(state_dtype(p.dtype)) for name in recipe.state_kinds()}
-    if not recipe.matrix:
+    state = {name: state[name].to(state_dtype(p.dtype)) for name in recipe.analysis.state_kinds}
+    if not recipe.analysis.matrix:
         return state
     m, n = scope.matrix(p)
     few = {"channel": (m, 1), "coordinate": (m, n)}.get(recipe.scope, ())
     shapes = {ELEMENT: (m, n), SCOPE: few}
-    return {name: state[name].reshape(shapes.get(kind, state[name].shape)) for name, kind in recipe.state_kinds().items()}
+    return {
+        name: state[name].reshape(shapes.get(kind, state[name].shape)) for name, kind in recipe.analysis.state_kinds.items()
+    }
 
 
-def last_step(recipe: Composition, state: kernel.State, p: Tensor) -> tuple[Composition, kernel.State, Flow]:
+def last_step(recipe: Any, state: kernel.State, p: Tensor) -> tuple[Any, kernel.State, Flow]:
     """The last step of one tensor, as `kernel.on_floor` and `kernel.rectified` take it: recipe, state and flow."""
-    recipe = recipe.as_it_was(state)
-    theta = p.reshape(scope.matrix(p)) if recipe.matrix else p
+    recipe = kernel.as_it_was(recipe, state)
+    theta = p.reshape(scope.matrix(p)) if recipe.analysis.matrix else p
     tensor, within = scope.Over(scope.OneTensor(), theta), scope.Over(scope.of_tensor(recipe.scope), theta)
     t, lr = state["step"], state["lr"]
     x = Flow(t=t, lr=lr, lr_old=lr, theta=theta, g=theta, tensor=tensor, scope=within)
@@ -82,7 +83,7 @@ def last_step(recipe: Composition, state: kernel.State, p: Tensor) -> tuple[Comp
 
 
 def update(
-    recipe: Composition,
+    recipe: Any,
     state: Any,
     params: Any,
     grads: Any,
@@ -97,14 +98,17 @@ def update(
     for name in inputs:
         if name not in INPUTS:
             raise TypeError(suggest.unknown("input of a step", name, INPUTS))
-    for name in recipe.inputs:
+    for name in recipe.analysis.inputs:
         if inputs.get(name) is None:
             raise ValueError(f"recipe {recipe.name!r} needs `{name}`: {_MEANT[name]}")
-    given = {name: spec.flatten_up_to(inputs[name]) for name in recipe.inputs}
+    given = {name: spec.flatten_up_to(inputs[name]) for name in recipe.analysis.inputs}
     extras = [{name: rows[i] for name, rows in given.items()} for i in range(len(leaves))]
     recipes = [recipe.of(p) for p in leaves]
     missing = [
-        name for r, s in zip(recipes, states, strict=True) for name in (*r.host_names, *r.state_kinds()) if name not in s
+        name
+        for r, s in zip(recipes, states, strict=True)
+        for name in (*r.analysis.host_names, *r.analysis.state_kinds)
+        if name not in s
     ]
     if missing:
         raise ValueError(f"the state is not one of recipe {recipe.name!r}: it lacks {', '.join(sorted(set(missing)))}")
@@ -112,7 +116,7 @@ def update(
     for i in active:
         if grads[i].shape != leaves[i].shape:
             raise ValueError(f"gradient of shape {tuple(grads[i].shape)} for a parameter of {tuple(leaves[i].shape)}")
-    norm = global_norm([grads[i] for i in active]) if recipe.needs_norm and active else None
+    norm = global_norm([grads[i] for i in active]) if recipe.analysis.needs_norm and active else None
     groups: dict[Any, list[int]] = {}
     for i in active:
         groups.setdefault(id(recipes[i]) if recipes[i].scope == "global" else -1 - i, []).append(i)
@@ -138,7 +142,7 @@ def _here(tensor: scope.Scope, within: scope.Scope) -> tuple[scope.Scope, scope.
 
 
 def together(
-    recipe: Composition,
+    recipe: Any,
     prepared: kernel.Prepared,
     rows: Sequence[Any],
     norm: Tensor | None,
@@ -152,20 +156,20 @@ def together(
     across: where each tensor is a part of one, the scopes over all parts, from those over tensors and over the recipe's scope.
     """
     states, params, grads, extras = rows
-    dtype, kinds = prepared.lr.dtype, recipe.state_kinds()
+    dtype, kinds = prepared.lr.dtype, recipe.analysis.state_kinds
     norm = None if norm is None else norm.to(dtype)
     wide: list[list[Any]] = [[v.to(dtype) for v in row] for row in (params, grads)]
-    inputs = {name: [each[name].to(dtype) for each in extras] for name in recipe.inputs}
+    inputs = {name: [each[name].to(dtype) for each in extras] for name in recipe.analysis.inputs}
     alone, across = across is None, across or _here
     if len(params) == 1 and (alone or recipe.scope != "global"):
         (theta,), (g,), one = *wide, {name: row[0] for name, row in inputs.items()}
         state, over = laid(recipe, params[0], states[0]), across(scope.OneTensor(), scope.of_tensor(recipe.scope))
-        if recipe.matrix:
+        if recipe.analysis.matrix:
             shape = scope.matrix(params[0])
             theta, g = theta.reshape(shape), g.reshape(shape)
             one = {name: v.reshape(shape) if INPUTS[name] == ELEMENT else v for name, v in one.items()}
         new, theta = kernel.advance(prepared, state, theta, g, *over, norm, one, observe)
-        if recipe.matrix:
+        if recipe.analysis.matrix:
             theta = theta.reshape(params[0].shape)
             new = {name: value.reshape(states[0][name].shape) for name, value in new.items()}
         return [(new, theta.to(params[0].dtype))]
@@ -180,10 +184,10 @@ def together(
     return [(s, th.to(p.dtype)) for s, th, p in zip(each, layout.unpack(theta), params, strict=True)]
 
 
-def asked(recipe: Composition, state: dict[str, Any], p: Tensor) -> Tensor:
+def product_vector(recipe: Any, state: dict[str, Any], p: Tensor) -> Tensor:
     """The v with which one tensor's step wants H v."""
     dtype = state_dtype(p.dtype)
-    wide = {name: state[name].to(dtype) for name in recipe.state_kinds()}
+    wide = {name: state[name].to(dtype) for name in recipe.analysis.state_kinds}
     own = kernel.own("pairs", recipe.pairs, wide)
     return recipe.pairs.vector(state["step"] + 1, p.to(dtype), wide.get("direction.d"), **own).to(p.dtype)
 

@@ -10,13 +10,12 @@ from torch.overrides import TorchFunctionMode
 
 from sandbox.blocks import ELEMENT, INPUTS, Flow
 from sandbox.recipe import pure
-from sandbox.recipe.composition import Composition
 from sandbox.utils import suggest
 
 STEPS = 3
 
 
-def check(recipe: Composition) -> None:
+def check(recipe: Any) -> None:
     """Makes a few steps of a recipe that has blocks from outside this package; of others it does nothing.
 
     Raises ValueError, naming block and slot, for a block that fails, draws random numbers, changes its input in place, or does
@@ -28,7 +27,7 @@ def check(recipe: Composition) -> None:
         vars(recipe)["_tried"] = True
 
 
-def _try(recipe: Composition, foreign: list[Any]) -> None:
+def _try(recipe: Any, foreign: list[Any]) -> None:
     names = list(dict.fromkeys(type(block).__name__ for block in foreign))
     who = " or ".join(names)
     draw = torch.Generator().manual_seed(0)
@@ -46,7 +45,7 @@ def _try(recipe: Composition, foreign: list[Any]) -> None:
     for _ in range(STEPS):
         g = torch.randn(3, 2, generator=draw, dtype=torch.float64)
         inputs = {name: g if kind == ELEMENT else g @ g.mT if name == "G" else g.mT @ g for name, kind in INPUTS.items()}
-        given = {name: inputs[name] for name in recipe.inputs}
+        given = {name: inputs[name] for name in recipe.analysis.inputs}
         arguments = theta.clone(), g.clone(), {name: value.clone() for name, value in state.items()}
         (new, after), (again, _) = (_step(recipe, names, state, theta, g, given, watch) for watch in (observe, None))
         unchanged = zip((theta, g, *state.values()), (*arguments[:2], *arguments[2].values()), strict=True)
@@ -64,9 +63,7 @@ def _try(recipe: Composition, foreign: list[Any]) -> None:
         state, theta = new, after
 
 
-def _step(
-    recipe: Composition, who: list[str], state: Any, theta: Tensor, g: Tensor, given: dict[str, Any], observe: Any
-) -> Any:
+def _step(recipe: Any, who: list[str], state: Any, theta: Tensor, g: Tensor, given: dict[str, Any], observe: Any) -> Any:
     try:
         with _NoNumPy():
             return pure.update(recipe, state, theta, g, lr=1e-3, inputs=given, observe=observe)

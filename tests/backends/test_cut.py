@@ -43,7 +43,7 @@ def leaf(recipe, values, n, draw):
     """Inputs of the graph of one vector of n entries: numbers, θ, g, states."""
     states = [
         torch.randn(n if kind == "element" else 1, generator=draw, dtype=torch.float64).abs()
-        for kind in recipe.state_kinds().values()
+        for kind in recipe.analysis.state_kinds.values()
     ]
     return [
         torch.tensor(values, dtype=torch.float64),
@@ -59,7 +59,7 @@ def test_two_parts_of_one_tensor_are_as_good_as_one(name, opaque):
     recipe, values, whole = traced(name, opaque)
     draw = torch.Generator().manual_seed(0)
     joined = leaf(recipe, values, 900, draw)
-    kinds = ["number", "element", "element", *recipe.state_kinds().values()]
+    kinds = ["number", "element", "element", *recipe.analysis.state_kinds.values()]
     parts = [
         [x.clone() if kind in ("number", "scope", "tensor") else x[a:b].clone() for x, kind in zip(joined, kinds, strict=True)]
         for a, b in ((0, 500), (500, 900))

@@ -45,7 +45,7 @@ def test_state_is_two_words_and_views_of_the_arena():
     optimizer.step()
     for p in problem.params:
         state = optimizer.state[p]
-        assert {k for k, v in state.items() if v.shape == p.shape and k not in variants.get("apollo").host_names} == {
+        assert {k for k, v in state.items() if v.shape == p.shape and k not in variants.get("apollo").analysis.host_names} == {
             "moment.m",
             "curvature.B",
         }

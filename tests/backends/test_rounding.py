@@ -168,7 +168,7 @@ def test_a_step_rounds_what_a_float32_step_computes(name, options):
         right, _ = recipe.update(before, [p.detach().clone() for p in params], [p.grad for p in params], lr=0.01)
         optimizer.step()
         for p, wide in zip(params, right, strict=True):
-            elements = [n for n, kind in recipe.of(p).state_kinds().items() if kind == ELEMENT]
+            elements = [n for n, kind in recipe.of(p).analysis.state_kinds.items() if kind == ELEMENT]
             for name, found in optimizer.state[p].items():
                 if name not in elements:
                     assert found.dtype == wide[name].dtype

@@ -89,12 +89,12 @@ def test_export(name):
     theta, g = torch.randn(2, 37, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     p = theta.clone().requires_grad_()
     optimizer = sandbox.Optimizer([p], recipe, lr=0.002)
-    state = [recipe.init(theta)[k].reshape(-1) for k in recipe.state_kinds()]
+    state = [recipe.init(theta)[k].reshape(-1) for k in recipe.analysis.state_kinds]
     last = None
     for t in range(1, 6):
         numbers = exported.numbers(recipe, t, 0.002, last)
         run(numbers, theta, g * t, *state)
-        last = numbers[-1 - len(recipe.recalled) :]
+        last = numbers[-1 - len(recipe.analysis.recalled) :]
         p.grad = g * t
         optimizer.step()
         torch.testing.assert_close(theta, p.detach(), rtol=1e-11, atol=1e-13)

@@ -259,7 +259,9 @@ def test_words_and_states_of_blocks_are_checked():
         stepped(recipe(Forgetful()), "eager")
 
 
-@pytest.mark.parametrize("name", each((name for name in variants.names() if not variants.get(name).alone), few=KINDS))
+@pytest.mark.parametrize(
+    "name", each((name for name in variants.names() if not variants.get(name).analysis.own_layout), few=KINDS)
+)
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16], ids=str)
 def test_every_variant_passes_in_the_arena(name, dtype):
     """The check itself raises no false alarm: in bfloat16, where rounding is largest, and float32, whatever the decay's rate."""

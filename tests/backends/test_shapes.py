@@ -13,6 +13,7 @@ import variants
 from sandbox.backends.inductor import kernels
 from sandbox.blocks import Unit
 from sandbox.forms import toml
+from sandbox.recipe import analysis
 from tests.outside_blocks import Both, Dense
 from tests.problem import Problem
 
@@ -124,17 +125,17 @@ def test_under_vmap(kind):
             torch.testing.assert_close(p[i], q, rtol=1e-12, atol=1e-13)
 
 
-def test_words_depend_on_the_shape():
+def test_state_elements_depend_on_the_shape():
     both, dense = RECIPES["both"], RECIPES["dense"]
-    assert both.words([(4, 3)]) == 1 + (16 + 9 + 4 + 3) / 12
-    assert both.words([(2, 3, 2), (5,)]) == 1 + (4 + 36 + 2 + 6) / 17
-    assert dense.words([(4, 3)]) == 13
-    assert both.words_text == "1 + m/n + n/m + 1/n + 1/m"
+    assert analysis.state_elements(both, [(4, 3)]) == 1 + (16 + 9 + 4 + 3) / 12
+    assert analysis.state_elements(both, [(2, 3, 2), (5,)]) == 1 + (4 + 36 + 2 + 6) / 17
+    assert analysis.state_elements(dense, [(4, 3)]) == 13
+    assert analysis.state_text(both) == "1 + m/n + n/m + 1/n + 1/m"
     assert str(both).startswith("sgd[solve=Both()]: 1 + m/n + n/m + 1/n + 1/m state elements per parameter of an (m, n) matrix")
     for recipe in RECIPES.values():
         _, params, optimizer = optimizer_for(recipe)
-        held = sum(optimizer.state[p][name].numel() for p in params for name in recipe.of(p).state_kinds())
-        assert recipe.words([p.shape for p in params]) == held / sum(p.numel() for p in params)
+        held = sum(optimizer.state[p][name].numel() for p in params for name in recipe.of(p).analysis.state_kinds)
+        assert analysis.state_elements(recipe, [p.shape for p in params]) == held / sum(p.numel() for p in params)
         assert toml.loads(toml.dumps(recipe)) == recipe
 
 

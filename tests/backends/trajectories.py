@@ -38,7 +38,7 @@ def trajectory(recipe, dtype, backend, then=None, **options):
             optimizer.zero_grad()
             live = params if step >= ADDED else params[:6]
             loss = problem.loss(step, live)
-            if not recipe.second_order:
+            if not recipe.analysis.second_order:
                 loss.backward()
             return loss
 

@@ -59,7 +59,7 @@ def trajectory(
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
         loss = sum((0.5 * a * p.square() + b * (1 - p.cos())).float().sum() for p, a, b in zip(params, h, w, strict=True))
-        if not recipe.second_order:
+        if not recipe.analysis.second_order:
             loss.backward()  # type: ignore[union-attr]
         return loss  # type: ignore[return-value]
 

@@ -26,6 +26,7 @@ from sandbox.blocks.base import LEFT, RIGHT
 from sandbox.blocks.basis import TwoSided
 from sandbox.blocks.orthogonal import orthogonal
 from sandbox.forms import toml
+from sandbox.recipe import analysis
 from tests.problem import Problem
 
 APOLLO = variants.get("apollo")
@@ -55,7 +56,7 @@ def test_the_identity_basis_is_standard():
     """Bitwise, all of Apollo's parts inside; and SOAP in it is Adam."""
     theta, grads = drawn(4, 3), [drawn(4, 3, seed=k) for k in range(1, 9)]
     stored = APOLLO.replace(decay=sandbox.blocks.Decoupled(weight_decay=0.1), projection=sandbox.blocks.Box(low=-9.0, high=9.0))
-    assert stored.stores_direction
+    assert stored.analysis.stores_direction
     assert torch.equal(run(stored, theta, grads), run(stored.replace(basis=Fixed()), theta, grads))
     soap, adam = variants.get("soap"), variants.get("adam").replace(**{"moment.beta": 0.95, "curvature.beta": 0.95})
     inside = soap.replace(basis=Fixed(), **{"decay.weight_decay": 0.0})
@@ -180,8 +181,8 @@ def test_a_side_beyond_the_limit():
     recipe = variants.get("soap").replace(basis=SOAPBasis(limit=4))
     state = recipe.init([drawn(4, 3), drawn(5, 2), drawn(3)])
     assert ["basis.QL" in s for s in state] == [True, False, False]
-    assert recipe.words([(5, 2), (3,)]) == 2
-    assert recipe.words([(4, 2)]) == 2 + 2 * (16 + 4) / 8
+    assert analysis.state_elements(recipe, [(5, 2), (3,)]) == 2
+    assert analysis.state_elements(recipe, [(4, 2)]) == 2 + 2 * (16 + 4) / 8
 
 
 class Counting(TorchFunctionMode):

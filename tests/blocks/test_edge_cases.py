@@ -28,7 +28,7 @@ from tests.outside_blocks import RawProbe
 from tests.problem import SHAPES, Problem
 
 
-@pytest.mark.parametrize("name", each((n for n in variants.names() if variants.get(n).evaluations == 1), few=KINDS))
+@pytest.mark.parametrize("name", each((n for n in variants.names() if variants.get(n).analysis.evaluations == 1), few=KINDS))
 @pytest.mark.parametrize("maximize", [False, True])
 def test_step_leaves_gradients_alone_and_late_parameters_count_for_themselves(name, maximize):
     problem = Problem()

@@ -169,7 +169,7 @@ def test_products_move_with_their_pairs(memory):
 
 def test_forms():
     recipe = variants.get("sdlbfgs")
-    assert recipe.state_words == 202
+    assert recipe.analysis.state_elements == 202
     assert toml.loads(toml.dumps(recipe)) == recipe
     assert "p = H m, H from 1/D by BFGS with the last 100 pairs (s, θy + (1-θ)Ds ≥ ¼sᵀDs along s);  p = t⁻ᵏ p/‖p‖₂" in str(
         recipe

@@ -67,9 +67,9 @@ def test_the_direction_is_what_the_equation_says(solver):
 def test_the_direction_is_recalled_through_the_solver(decay, backend):
     """A solver that is read from m and B gives the trajectory of one whose d has to be stored (1e-12: the decay is inverted)."""
     recalling, storing = (APOLLO.replace(solve=s, decay=decay(weight_decay=0.1)) for s in (Sign(), Forgetful()))
-    assert recalling.recalls_direction
-    assert storing.stores_direction
-    assert (recalling.state_words, storing.state_words) == (2, 3)
+    assert recalling.analysis.recalls_direction
+    assert storing.analysis.stores_direction
+    assert (recalling.analysis.state_elements, storing.analysis.state_elements) == (2, 3)
     for p, q in zip(trained(recalling, backend)[0], trained(storing)[0], strict=True):
         torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-12)
 
@@ -77,7 +77,7 @@ def test_the_direction_is_recalled_through_the_solver(decay, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_limit_changed_by_hand_is_recalled_as_it_was(backend):
     recipe = APOLLO.replace(solve=ClipEach(limit=0.3))
-    assert "solve.limit" in recipe.recalled
+    assert "solve.limit" in recipe.analysis.recalled
     problem, ends = Torchs(torch.float64), []
     for kept in (recipe, recipe.replace(projection=sandbox.blocks.Box(low=-1e9, high=1e9), decay=Decoupled(weight_decay=0.0))):
         problem = Torchs(torch.float64)

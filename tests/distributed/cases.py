@@ -21,8 +21,12 @@ CLIPS = {
     "clip-global-norm": lambda: variants.get("apollo").replace(gradient=(ClipGlobalNorm(max_norm=0.05),)),
     "clip-parameter-norm": lambda: variants.get("scale-invariant").replace(gradient=(ClipParameterNorm(max_norm=0.01),)),
 }
-FIRST_ORDER = [name for name in variants.names() if variants.get(name).evaluations == 1 and not variants.get(name).alone]
-SECOND_ORDER = [name for name in variants.names() if variants.get(name).second_order]
+FIRST_ORDER = [
+    name
+    for name in variants.names()
+    if variants.get(name).analysis.evaluations == 1 and not variants.get(name).analysis.own_layout
+]
+SECOND_ORDER = [name for name in variants.names() if variants.get(name).analysis.second_order]
 LARGE = ["apollo", "scale-invariant", "apollo-stable", "clip-parameter-norm"]
 CORE = ["apollo", "scale-invariant", "apollo-stable", "global-secant", "channel-secant", "coordinate-secant", "adamw", *CLIPS]
 

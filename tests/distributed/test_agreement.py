@@ -86,4 +86,4 @@ def test_what_is_in_no_table_is_refused(two_ranks):
         for name in others:
             kind, text = found["refused"][name]
             assert kind == "ValueError", name
-            assert ("needs whole matrices" if variants.get(name).alone else "needs two gradients a step") in text
+            assert ("needs whole matrices" if variants.get(name).analysis.own_layout else "needs two gradients a step") in text

@@ -59,7 +59,7 @@ def alone(recipe, lr, seed, steps, watch=None, rates=None):
         def closure(batch=batch):
             optimizer.zero_grad()
             loss = TASK.loss(params, batch)
-            if not optimizer.param_groups[0]["recipe"].second_order:
+            if not optimizer.param_groups[0]["recipe"].analysis.second_order:
                 loss.backward()
             return loss
 

@@ -44,7 +44,7 @@ def recordings(monkeypatch):
 @pytest.mark.parametrize("name", each(variants.names(), few=FEW))
 def test_every_variant(name, recordings, monkeypatch):
     recipe = light(name)
-    task = "digits-mlp" if recipe.draws_labels or recipe.basis.factors else TASK
+    task = "digits-mlp" if recipe.analysis.draws_labels or recipe.basis.factors else TASK
     fast = trained(recipe, task)
     assert recordings == [True]
     monkeypatch.setattr(recorded, "fits", lambda *_: False)

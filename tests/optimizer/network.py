@@ -19,7 +19,7 @@ def loss_of(model, dtype=torch.float64):
 
 
 def train(optimizer, model, steps, scheduler=None, dtype=torch.float64):
-    second = any(g["recipe"].second_order for g in optimizer.param_groups)
+    second = any(g["recipe"].analysis.second_order for g in optimizer.param_groups)
 
     def closure():
         optimizer.zero_grad()

@@ -11,7 +11,7 @@ import torch
 import sandbox
 import variants
 from sandbox.recipe import rounding
-from sandbox.recipe.composition import AGAIN
+from sandbox.recipe.analysis import AGAIN
 
 BF16 = torch.bfloat16
 HOW = ["file", "deepcopy", "pickle", "distributed"]
@@ -116,7 +116,7 @@ def test_the_gradient_of_a_second_look_is_rounded_too():
     model = network()
     optimizer = made(model, "sgd-qn")
     train(model, optimizer, range(1))
-    x, kinds = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)), variants.get("sgd-qn").state_kinds()
+    x, kinds = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)), variants.get("sgd-qn").analysis.state_kinds
     grads = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
     for p, g in zip(model.parameters(), grads, strict=True):
         wanted = rounding.stored(kinds, {AGAIN: g}, rounding.places(g) + rounding.key(4, 1))

@@ -59,7 +59,7 @@ def run(model, optimizer, steps, start=0, after=None):
         def closure(step=step):
             optimizer.zero_grad(set_to_none=step % 2 == 0)
             loss = loss_of(model, step)
-            if not optimizer.param_groups[0]["recipe"].second_order:
+            if not optimizer.param_groups[0]["recipe"].analysis.second_order:
                 loss.backward()
             return loss
 
@@ -116,7 +116,7 @@ def test_on_a_full_batch_all_pairs_are_one(base):
         def closure(p=p, optimizer=optimizer):
             optimizer.zero_grad()
             loss = 0.5 * p @ H @ p - b @ p
-            if not optimizer.param_groups[0]["recipe"].second_order:
+            if not optimizer.param_groups[0]["recipe"].analysis.second_order:
                 loss.backward()
             return loss
 
@@ -137,10 +137,10 @@ def test_pairs_of_one_batch_have_no_noise():
         draw = torch.Generator().manual_seed(0)
         for _ in range(5):
             xi = torch.randn(6, generator=draw, dtype=torch.float64)
-            given = {"product": H @ recipe.asked(state, theta)} if recipe.inputs else {}
+            given = {"product": H @ recipe.product_vector(state, theta)} if recipe.analysis.inputs else {}
             state, theta = recipe.update(state, theta, H @ theta - xi, lr=0.1, observe=lambda i, x: found.append(x), **given)  # noqa: B023
-            if recipe.looks_again:
-                state = recipe.seen(state, H @ theta - xi)
+            if recipe.analysis.second_gradient:
+                state = recipe.with_second_gradient(state, H @ theta - xi)
         x = found[-1]
         assert torch.allclose(x.y, H @ (-x.lr_old * x.d_old), rtol=1e-10, atol=1e-12) == exact
 
@@ -152,7 +152,7 @@ def test_l2_decay_is_part_of_the_pair():
     state = recipe.init(theta)
     for _ in range(4):
         state, theta = recipe.update(state, theta, H @ theta, lr=0.1, observe=lambda i, x: found.append(x))
-        state = recipe.seen(state, H @ theta)
+        state = recipe.with_second_gradient(state, H @ theta)
     x = found[-1]
     s = -x.lr_old * x.d_old
     torch.testing.assert_close(x.y, H @ s + 0.5 * s, rtol=1e-10, atol=1e-12)
@@ -237,7 +237,7 @@ def test_a_second_look_that_is_not_finite():
 def test_runs_count_gradients_and_batched_runs_equal_single_ones():
     task = tasks.get("digits-mlp")
     for recipe, a_step in ((AGAIN, 2), (EXACT, 2), (variants.get("sophia-g"), 2), (APOLLO, 1)):
-        assert recipe.evaluations == a_step
+        assert recipe.analysis.evaluations == a_step
         rows = train(task, method(recipe), Run(task="", method="", lr=0.01, steps=4, at=(4,), seed=1, role="tuning"))
         assert rows[-1]["gradients"] == 4 * a_step
         assert np.isfinite(rows[-1]["train_loss"])

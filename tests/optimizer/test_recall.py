@@ -103,8 +103,8 @@ class SignDecay(Decay):
 
 def test_a_decay_that_cannot_be_recalled():
     made = variants.get("apollo").replace(decay=SignDecay())
-    assert made.stores_direction
-    assert made.state_words == 3
+    assert made.analysis.stores_direction
+    assert made.analysis.state_elements == 3
     seen, params = [], [torch.tensor([1.0, -2.0], dtype=torch.float64)]
     state = made.init(params)
     for _ in range(2):

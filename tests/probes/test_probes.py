@@ -21,7 +21,7 @@ def trained(recipe, backend, watch=None, steps=12, dtype=torch.float64, **option
     problem = Torchs(dtype, 0, SHAPES)
     optimizer = sandbox.Optimizer(problem.params, recipe, lr=0.02, backend=backend, **options)
     optimizer.watch = watch
-    second = optimizer.param_groups[0]["recipe"].second_order
+    second = optimizer.param_groups[0]["recipe"].analysis.second_order
     for step in range(steps):
 
         def closure(step=step):

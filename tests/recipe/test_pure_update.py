@@ -52,7 +52,10 @@ def test_update_is_pure(name):
 
 
 # one for each kind of scope and input: what is inside a block is traced with each graph of a backend, too
-TRACED = {(variants.get(name).scope, variants.get(name).inputs, variants.get(name).needs_norm): name for name in MECHANISMS}
+TRACED = {
+    (variants.get(name).scope, variants.get(name).analysis.inputs, variants.get(name).analysis.needs_norm): name
+    for name in MECHANISMS
+}
 
 
 @pytest.mark.parametrize("name", each(variants.names(), few=TRACED.values()))
@@ -192,7 +195,7 @@ def test_random_compositions_run(data):
         assert re.search("|".join(REFUSED), str(error))  # noqa: PT017
         return
     # a basis or a solve of matrices may have no step for vectors
-    takes = [x.ndim > 1 or not recipe.matrix for x in Problem().start]
+    takes = [x.ndim > 1 or not recipe.analysis.matrix for x in Problem().start]
     params = [torch.tensor(x, dtype=torch.float32) for x in itertools.compress(Problem().start, takes)]
     state = recipe.init(params)
     for step in range(3):

@@ -126,12 +126,12 @@ def test_ablate_names_the_cross_product_by_difference():
 def test_words_of_state():
     expected = {"apollo": 2, "apollow": 2, "belief": 2, "scale-invariant": 3, "hessian-ema": 3, "monotone": 3}
     expected |= {"sgd": 1, "adam": 2, "adamw": 2, "amsgrad": 3, "adagrad": 1, "rmsprop": 1, "adadelta": 2, "adahessian": 2}
-    assert {name: variants.get(name).state_words for name in expected} == expected
+    assert {name: variants.get(name).analysis.state_elements for name in expected} == expected
     # d is stored only where it cannot be computed again
-    assert not variants.get("apollow").stores_direction
-    assert variants.get("apollow").replace(projection=Box()).stores_direction
-    assert variants.get("apollow").replace(projection=Box()).state_words == 3
-    assert not variants.get("apollo").replace(projection=Box()).stores_direction
+    assert not variants.get("apollow").analysis.stores_direction
+    assert variants.get("apollow").replace(projection=Box()).analysis.stores_direction
+    assert variants.get("apollow").replace(projection=Box()).analysis.state_elements == 3
+    assert not variants.get("apollo").replace(projection=Box()).analysis.stores_direction
 
 
 def test_ablate_keeps_what_only_looks_the_same():

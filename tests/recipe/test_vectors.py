@@ -9,6 +9,7 @@ import sandbox
 import variants
 from sandbox.blocks import EMA, Decoupled
 from sandbox.forms import toml
+from sandbox.recipe import analysis
 from tests.light import BACKENDS
 from tests.problem import Problem
 
@@ -112,8 +113,8 @@ def test_numbers_and_texts():
     assert text.startswith("apollo[")
     assert inner.splitlines()[0].startswith(ADAM.name)
     assert PAIR._repr_markdown_().count("aligned") == 4
-    assert PAIR.words([(4, 3), (7,)]) == 2
-    assert variants.get("muon").words([(4, 3), (7,)]) == (12 + 14) / 19
+    assert analysis.state_elements(PAIR, [(4, 3), (7,)]) == 2
+    assert analysis.state_elements(variants.get("muon"), [(4, 3), (7,)]) == (12 + 14) / 19
     p = torch.ones(3, requires_grad=True)
     group = sandbox.Optimizer([p], PAIR, weight_decay=0.0).param_groups[0]
     assert group["vectors.decay.weight_decay"] == group["weight_decay"] == 0.0

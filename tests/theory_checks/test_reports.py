@@ -13,7 +13,9 @@ from theory_checks import problems, record
 from theory_checks.claims import coupling, regret, scale_invariance, weak_secant
 from theory_checks.report import VACUOUS, VERIFIED
 
-VECTORS = [name for name in variants.names() if variants.get(name).evaluations == 1 and not variants.get(name).matrix]
+VECTORS = [
+    name for name in variants.names() if variants.get(name).analysis.evaluations == 1 and not variants.get(name).analysis.matrix
+]
 
 
 @pytest.mark.parametrize("name", ["logistic-breast-cancer", "ridge-diabetes", "random-quadratic"])

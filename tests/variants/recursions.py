@@ -21,14 +21,14 @@ def path(recipe, lr, steps):
     for t in range(steps):
         grads = [torch.tensor(g) for g in problem.gradient(t, [p.numpy() for p in params])]
         given = {}
-        if recipe.inputs:
-            v = dense.flat([v.numpy() for v in recipe.asked(state, params)])
+        if recipe.analysis.inputs:
+            v = dense.flat([v.numpy() for v in recipe.product_vector(state, params)])
             Hv = curvature(problem, dense.flat([p.numpy() for p in params])) * v
             given["product"] = [torch.tensor(x) for x in dense.shaped(Hv, problem.start)]
         state, params = recipe.update(state, params, grads, lr=lr, **given)
-        if recipe.looks_again:
+        if recipe.analysis.second_gradient:
             grads = problem.gradient(t, [p.numpy() for p in params])
-            state = recipe.seen(state, [torch.tensor(g) for g in grads])
+            state = recipe.with_second_gradient(state, [torch.tensor(g) for g in grads])
         yield dense.flat([p.numpy() for p in params])
 
 

@@ -48,7 +48,7 @@ def trained(name, backend, steps=10):
         def closure(step=step):
             optimizer.zero_grad()
             loss = problem.loss(step, problem.params)
-            if not recipe.second_order:
+            if not recipe.analysis.second_order:
                 loss.backward()
             return loss
 
@@ -74,10 +74,10 @@ def flows(recipe, steps=8, n=9, seed=0):
     state = recipe.init(theta)
     for _ in range(steps):
         xi = torch.tensor(0.2 * draw.standard_normal(n))
-        given = {"product": H @ recipe.asked(state, theta)} if recipe.inputs else {}
+        given = {"product": H @ recipe.product_vector(state, theta)} if recipe.analysis.inputs else {}
         state, theta = recipe.update(state, theta, H @ theta - xi, lr=0.05, observe=lambda i, x: seen.append(x), **given)
-        if recipe.looks_again:
-            state = recipe.seen(state, H @ theta - xi)
+        if recipe.analysis.second_gradient:
+            state = recipe.with_second_gradient(state, H @ theta - xi)
     return H, seen
 
 

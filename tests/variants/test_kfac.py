@@ -61,7 +61,7 @@ def test_labels_from_the_model_give_the_gauss_newton_factor():
         # the averages of a first step are its factors
         torch.testing.assert_close(state["basis.L"], expected.double(), rtol=0, atol=0.03)
         torch.testing.assert_close(state["basis.R"], X.T @ X / 30_000, rtol=1e-10, atol=1e-12)
-        assert KFAC.evaluations == 2
+        assert KFAC.analysis.evaluations == 2
 
 
 def test_one_more_call_serves_factors_and_gradients_at_drawn_labels():
@@ -166,7 +166,7 @@ def test_the_weak_secant_in_the_basis_of_layers():
         rectifier=SoftAbsolute(sigma=0.1),
         decay=AdamWDecay(weight_decay=0.1),
     )
-    assert recipe.stores_direction
+    assert recipe.analysis.stores_direction
     assert toml.loads(toml.dumps(recipe)) == recipe
     one, optimizer = trained(recipe)
     for p, q in zip(one, trained(recipe, "scripted")[0], strict=True):

@@ -63,7 +63,9 @@ class Planned:
                 others = cohort.plan.others if cohort.plan is not None else {}
                 with torch.device("cpu"):  # not on another default device
                     cohort.plan = Plan(cohort, step, structure, self)
-                if step.recipe.alone:  # states stay where they are, so plans for steps with other things due stay right
+                if (
+                    step.recipe.analysis.own_layout
+                ):  # states stay where they are, so plans for steps with other things due stay right
                     cohort.plan.others = others
                     others[tuple(names)] = cohort.plan
             cohort.plan.recipe, cohort.plan.names = step.recipe, names
@@ -101,12 +103,12 @@ class Plan:
         # filled and never replaced: graphs and their calls keep them
         self.numbers = {(dtype, device): torch.zeros(length, dtype=dtype, device=device) for dtype, device in kinds}
         self.keys = {device: torch.zeros(1, dtype=torch.int32, device=device) for _, device in kinds if self.stored}
-        self.norms = {key: [torch.zeros(1, dtype=key[0], device=key[1])] * self.recipe.needs_norm for key in kinds}
+        self.norms = {key: [torch.zeros(1, dtype=key[0], device=key[1])] * self.recipe.analysis.needs_norm for key in kinds}
         self.large: list[Large] = []
         self.tensorwise: list[int] = []  # matrices of one row or column: a graph would take the 1 for a constant
         small: dict[Any, list[int]] = {}
         for i, (p, g) in enumerate(zip(cohort.params, step.grads, strict=True)):
-            if self.recipe.alone and min(scope.matrix(p) if self.recipe.matrix else (p.numel(),)) < 2:
+            if self.recipe.analysis.own_layout and min(scope.matrix(p) if self.recipe.analysis.matrix else (p.numel(),)) < 2:
                 self.tensorwise.append(i)
             elif self._is_large(p):
                 self._add_large(cohort, i, p, g)
@@ -127,7 +129,7 @@ class Plan:
     # -- building ----------------------------------------------------------------------------------------------------
 
     def _is_large(self, p: Tensor) -> bool:
-        if self.recipe.alone:
+        if self.recipe.analysis.own_layout:
             return True
         if (
             p.numel() < places.LARGE.get(p.device.type, places.LARGE["cuda"])
@@ -152,7 +154,7 @@ class Plan:
         signature = self._signature(kind, p.dtype, p.device, g.dtype)
         kernel = self.kernel(self.recipe, signature, step_only=False)
         states = []
-        for name, shape in self.recipe.state_kinds().items():
+        for name, shape in self.recipe.analysis.state_kinds.items():
             # a model may have been cast: the graph reads states in the precision in which it computes
             value = cohort.states[i][name].to(p.device, rounding.dtype_of(shape, state_dtype(p.dtype), self.stored))
             value = value.contiguous()
@@ -163,7 +165,7 @@ class Plan:
         key = state_dtype(p.dtype), p.device
         first = torch.tensor([rounding.signed(cohort.first(i))], dtype=torch.int32, device=p.device)
         extra = self.numbers[key], self.norms[key], self._places(signature, first)
-        self.large.append(Large(i, kind, p, g.dtype, states, *extra, kernel.run_for(p), self.recipe.alone))
+        self.large.append(Large(i, kind, p, g.dtype, states, *extra, kernel.run_for(p), self.recipe.analysis.own_layout))
 
     def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
         recipe, params = self.recipe, [cohort.params[i] for i in indices]
@@ -186,7 +188,7 @@ class Plan:
             return made, [made.view(-1)[a : a + n].view(p.shape) for a, n, p in zip(starts, sizes, params, strict=True)]
 
         states = []
-        for name, kind in recipe.state_kinds().items():
+        for name, kind in recipe.analysis.state_kinds.items():
             few = kind != ELEMENT and not (kind == SCOPE and recipe.scope == "coordinate")
             if few:
                 counts = [math.prod(scope.shape_of(recipe.scope, p)) if kind == SCOPE else 1 for p in params]
@@ -202,7 +204,7 @@ class Plan:
             states.append(made)
         theta, theta_views = buffer()
         g, g_views = buffer()
-        inputs = {name: buffer() for name in recipe.inputs}
+        inputs = {name: buffer() for name in recipe.analysis.inputs}
         rows = [t for r in (tensors, each) for t in (r.owner, r.lengths, r.valid)]
         arena = Small(
             indices=indices,

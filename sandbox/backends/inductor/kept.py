@@ -44,7 +44,7 @@ class Made:
 def path_of(recipe: Recipe, signature: graph.Signature, **form: bool) -> Path | None:
     """Where a step is kept; None for one that is not.  form: what else its graphs depend on."""
     off = os.environ.get("TORCHINDUCTOR_FORCE_DISABLE_CACHES") == "1" or os.environ.get("TORCHINDUCTOR_FX_GRAPH_CACHE") == "0"
-    if off or recipe.alone or signature.device != "cpu":
+    if off or recipe.analysis.own_layout or signature.device != "cpu":
         return None
     try:
         recorded = graph.recorded(recipe, signature)

@@ -65,8 +65,8 @@ class Eager(Planned):
 
 def _needs_reference(cohort: Cohort, step: Step) -> bool:
     """Whether the recipe takes whole matrices or keeps a long history, or no plan knows how the ranks share its scalars."""
-    long = cohort.parts is None and step.recipe.state_words >= HISTORY
-    return step.recipe.alone or long or only_tensorwise(cohort, step)
+    long = cohort.parts is None and step.recipe.analysis.state_elements >= HISTORY
+    return step.recipe.analysis.own_layout or long or only_tensorwise(cohort, step)
 
 
 @dataclasses.dataclass

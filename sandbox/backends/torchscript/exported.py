@@ -7,7 +7,7 @@
 numbers: `exported.numbers(recipe, t, lr)`, a float64 vector: a zero in place of the recipe's own rate, its other
 hyperparameters in the order of `recipe.hyperparameters()`, t (from 1), η_t, and at the end the last rate and the `recalled`
 hyperparameters of the last step, which a step replaces by its own.  A recipe that needs ‖g‖₂ over all tensors takes it after
-g, with shape (1,); then come its inputs, in the order of `recipe.inputs`.  State: in the order of `recipe.state_kinds()`;
+g, with shape (1,); then come its inputs, in the order of `analysis.inputs`.  State: in the order of `analysis.state_kinds`;
 those of one number a tensor have shape (1,).
 """
 
@@ -26,7 +26,7 @@ from sandbox.recipe.pure import state_dtype
 
 def numbers(recipe: Recipe, t: float, lr: float, last: torch.Tensor | None = None) -> torch.Tensor:
     """The first input of an exported step.  last: the end of the one of the step before, `numbers[-k:]`; None at first."""
-    names = ("lr", *recipe.recalled)
+    names = ("lr", *recipe.analysis.recalled)
     given = dict(zip(names, last.tolist(), strict=True)) if last is not None else pure.first_numbers(recipe)
     values, _ = graph.numbers_of(recipe, float(t), lr, given, evaluated=False)
     return torch.tensor([float(v) for v in values], dtype=torch.float64)
@@ -40,7 +40,7 @@ def export(recipe: str | Recipe, dtype: torch.dtype = torch.float32) -> Any:
     recipe = lookup.recipe(recipe)
     if recipe.scope in ("global", "channel"):
         raise ValueError(f"recipe {recipe.name!r}: a step of one vector has no scope {recipe.scope!r}; script() takes it")
-    if recipe.alone:
+    if recipe.analysis.own_layout:
         raise ValueError(f"recipe {recipe.name!r}: a step of one vector has no matrix of a tensor; script() takes it")
     graph.check_one_step(recipe)
     _, structure = graph.numbers_of(recipe, 1.0, 0.0, pure.first_numbers(recipe), evaluated=False)

@@ -11,16 +11,16 @@ from sandbox.recipe.pure import state_dtype
 
 def source(recipe: Recipe, dtype: torch.dtype) -> str:
     """The program around the graph, in TorchScript."""
-    kinds, wide = recipe.state_kinds(), str(state_dtype(dtype))
+    kinds, wide = recipe.analysis.state_kinds, str(state_dtype(dtype))
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
-    count = len(recipe.host_names) - 1  # at the end of `numbers`, after t and η
+    count = len(recipe.analysis.host_names) - 1  # at the end of `numbers`, after t and η
     first = pure.first_numbers(recipe)
     makes = "".join(
         f"        s[{name!r}] = torch.full([], {float(first[name])!r}, dtype=torch.float64, device=p.device)\n"
-        for name in recipe.host_names
+        for name in recipe.analysis.host_names
     )
-    takes = "".join(f"    at[{i - count}] = s[{name!r}]\n" for i, name in enumerate(recipe.host_names[1:]))
-    keeps = "".join(f"    s[{name!r}].copy_(numbers[{i - count}])\n" for i, name in enumerate(recipe.host_names[1:]))
+    takes = "".join(f"    at[{i - count}] = s[{name!r}]\n" for i, name in enumerate(recipe.analysis.host_names[1:]))
+    keeps = "".join(f"    s[{name!r}].copy_(numbers[{i - count}])\n" for i, name in enumerate(recipe.analysis.host_names[1:]))
     # every tensor is made from p: one that depends on nothing would be folded into a constant, and all states share it
     shape = {ELEMENT: "p.size()", SCOPE: _scope_shape(recipe.scope), ROWS: "[m, 1]", COLUMNS: "[1, n]"}
     size = {LEFT: "m", RIGHT: "n", SQUARE: "p.numel()"}
@@ -30,13 +30,15 @@ def source(recipe: Recipe, dtype: torch.dtype) -> str:
         makes += f"        s[{name!r}] = {value!r} * {made}, dtype={wide}, device=p.device)\n"
     few = "p.dim() < 2" + ("" if recipe.basis.limit is None else f" or max(m, n) > {recipe.basis.limit}")
     refuses = (
-        f'        if {few}:\n            raise ValueError("this script takes matrices alone")\n' if recipe.only_matrices else ""
+        f'        if {few}:\n            raise ValueError("this script takes matrices alone")\n'
+        if recipe.analysis.only_matrices
+        else ""
     )
-    norm = ", norm: Tensor" if recipe.needs_norm else ""
-    given = "".join(f", {name}: List[Tensor]" for name in recipe.inputs)
-    pass_norm, pass_given = ", norm" if norm else "", "".join(f", live_{name}" for name in recipe.inputs)
-    make_given = "".join(f"    live_{name}: List[Tensor] = []\n" for name in recipe.inputs)
-    take_given = "".join(f"            live_{name}.append({name}[i])\n" for name in recipe.inputs)
+    norm = ", norm: Tensor" if recipe.analysis.needs_norm else ""
+    given = "".join(f", {name}: List[Tensor]" for name in recipe.analysis.inputs)
+    pass_norm, pass_given = ", norm" if norm else "", "".join(f", live_{name}" for name in recipe.analysis.inputs)
+    make_given = "".join(f"    live_{name}: List[Tensor] = []\n" for name in recipe.analysis.inputs)
+    take_given = "".join(f"            live_{name}.append({name}[i])\n" for name in recipe.analysis.inputs)
     norm_of = (
         f"    norms = [g.to({wide}).square().sum() for g in live_grads]\n    norm = torch.stack(norms).sum().sqrt()\n"
         if norm
@@ -88,12 +90,12 @@ def _cohorts(recipe: Recipe, norm: str, given: str) -> str:
     """Who steps together: all at once where each is on its own, else those of one step count and one last rate."""
     if recipe.scope != "global":
         return f"    self.update(live_params, live_grads, live_state, lr, self.numbers{norm}{given})\n"
-    parts = ["params", "grads", "state", *recipe.inputs]
+    parts = ["params", "grads", "state", *recipe.analysis.inputs]
     kinds = {"state": "List[Dict[str, Tensor]]"}
     start = "".join(f"            some_{p}: {kinds.get(p, 'List[Tensor]')} = []\n" for p in parts)
     take = "".join(f"                    some_{p}.append(live_{p}[j])\n" for p in parts)
-    some = "".join(f", some_{name}" for name in recipe.inputs)
-    alike = " and ".join(f"float(other[{name!r}]) == float(first[{name!r}])" for name in recipe.host_names)
+    some = "".join(f", some_{name}" for name in recipe.analysis.inputs)
+    alike = " and ".join(f"float(other[{name!r}]) == float(first[{name!r}])" for name in recipe.analysis.host_names)
     return f"""    done: List[bool] = [False for p in live_params]
     for i in range(len(live_params)):
         if not done[i]:
@@ -121,8 +123,8 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
         whole_scope = kind == "whole" and recipe.scope in ("channel", "coordinate")
         lines = [f"theta = {view.format('p')}"]
         arguments = ["numbers", "theta", view.format("g")]
-        arguments += ["norm"] if recipe.needs_norm else []
-        arguments += [view.format(f"{name}[i]") for name in recipe.inputs]
+        arguments += ["norm"] if recipe.analysis.needs_norm else []
+        arguments += [view.format(f"{name}[i]") for name in recipe.analysis.inputs]
         for j, (name, shape) in enumerate(kinds.items()):
             laid = shape == ELEMENT or (shape == SCOPE and (whole_scope or recipe.scope in ("channel", "coordinate")))
             few = ".view(1)" if shape in (SCOPE, TENSOR) else ""
@@ -136,10 +138,10 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
     head = "    for i in range(len(params)):\n        p = params[i]\n        g = grads[i]\n        s = state[i]\n"
     head += "        numbers = self.numbers_at(s, lr, hyper)\n"
     keep = "        self.keep(s, numbers)\n"
-    if recipe.scope != "channel" and not recipe.matrix:
+    if recipe.scope != "channel" and not recipe.analysis.matrix:
         return head + call("whole", "        ") + keep
     tall = "p.dim() > 0 and p.size(0) * p.size(0) > p.numel()"
-    condition, one, other = (tall, "tall", "wide") if recipe.matrix else ("p.dim() > 1", "channels", "whole")
+    condition, one, other = (tall, "tall", "wide") if recipe.analysis.matrix else ("p.dim() > 1", "channels", "whole")
     several = f"        if {condition}:\n" + call(one, "            ")
     return head + several + "        else:\n" + call(other, "            ") + keep
 
@@ -155,9 +157,9 @@ def _joint(recipe: Recipe, kinds: dict[str, str], wide: str) -> str:
         "g = torch.cat([v.reshape(-1, 1) for v in grads])",
     ]
     arguments = ["numbers", "owner", "lengths", "valid", "owner", "lengths", "valid", "theta", "g"]
-    arguments += ["norm"] if recipe.needs_norm else []
-    lines += [f"all_{name} = torch.cat([v.reshape(-1, 1) for v in {name}])" for name in recipe.inputs]
-    arguments += [f"all_{name}" for name in recipe.inputs]
+    arguments += ["norm"] if recipe.analysis.needs_norm else []
+    lines += [f"all_{name} = torch.cat([v.reshape(-1, 1) for v in {name}])" for name in recipe.analysis.inputs]
+    arguments += [f"all_{name}" for name in recipe.analysis.inputs]
     back = []
     for j, (name, shape) in enumerate(kinds.items()):
         if shape == ELEMENT:

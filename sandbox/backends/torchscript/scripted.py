@@ -37,7 +37,7 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
     """
     values, structure = _numbers(recipe)
     layouts = ["arena"] if recipe.scope == "global" else ["whole", "channels"] if recipe.scope == "channel" else ["whole"]
-    layouts = ["wide", "tall"] if recipe.matrix else layouts
+    layouts = ["wide", "tall"] if recipe.analysis.matrix else layouts
     leaves = {}
     for kind in layouts:
         wide = state_dtype(dtype)
@@ -45,7 +45,7 @@ def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
         try:
             leaves[kind] = graph.trace(recipe, signature, opaque=False)
         except Exception as error:
-            hint = "\nA function of t must accept t as a 0-d float64 tensor" if recipe.has_schedules else ""
+            hint = "\nA function of t must accept t as a 0-d float64 tensor" if recipe.analysis.has_schedules else ""
             raise ValueError(f"recipe {recipe.name!r} cannot be scripted: {error}{hint}") from error
         selfcheck.check(recipe, signature, leaves[kind])
     shell = torch.nn.Module()

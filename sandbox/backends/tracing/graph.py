@@ -86,7 +86,7 @@ def numbers_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any], *, eval
     """
     if evaluated:
         return pytree.tree_flatten(kernel.evaluate(recipe, t, lr, last))
-    before = {name: last[name] for name in ("lr", *recipe.recalled)}
+    before = {name: last[name] for name in ("lr", *recipe.analysis.recalled)}
     return pytree.tree_flatten((dataclasses.replace(recipe, lr=0.0), t, lr, before))
 
 
@@ -104,7 +104,7 @@ def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1,
     """The graph of step(numbers, *rows, theta, g, *norm, *inputs, *places, *state), which changes theta and state in place.
 
     numbers: (n,), the leaves of `numbers_of`.  rows: owner, lengths and valid of tensors, then of scopes, for an arena.
-    norm and inputs (in the order of `recipe.inputs`): where the recipe needs them.  places: key, first and column of
+    norm and inputs (in the order of `recipe.analysis.inputs`): where the recipe needs them.  places: key, first and column of
     `layout.counter`, where states are rounded.
     opaque: for Inductor, which wants operators that it knows, and nothing written in place but inputs.
     marked: name the sums over scopes, so that the graph can be cut there (`sandbox.backends.tracing.cut`).
@@ -157,13 +157,13 @@ def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor]
     copy: of what is written elsewhere before it is read; Inductor takes a clone for nothing, an operator of ours it must leave.
     form: of `layout.scopes`.
     """
-    names = list(recipe.state_kinds())
+    names = list(recipe.analysis.state_kinds)
 
     def step(numbers: Tensor, *rest: Tensor) -> list[Tensor]:
         rows, states = (rest[:6], list(rest[6:])) if signature.kind == "arena" else ((), list(rest))
         theta, g = states.pop(0), states.pop(0)
-        norm = states.pop(0).view(()) if recipe.needs_norm else None
-        inputs = {name: states.pop(0).to(signature.dtype) for name in recipe.inputs}
+        norm = states.pop(0).view(()) if recipe.analysis.needs_norm else None
+        inputs = {name: states.pop(0).to(signature.dtype) for name in recipe.analysis.inputs}
         places = [states.pop(0) for _ in range(3)] if signature.stored else []
         exact = pytree.tree_unflatten(list(numbers.unbind()), signature.structure)
         if not signature.evaluated:
@@ -175,7 +175,7 @@ def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor]
         wide = theta.to(signature.dtype), g.to(signature.dtype)
         new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, inputs)
         if places:
-            new = rounding.stored(recipe.state_kinds(), new, layout.counter(signature.kind, theta, *places))
+            new = rounding.stored(recipe.analysis.state_kinds, new, layout.counter(signature.kind, theta, *places))
         if not signature.evaluated:
             next_last = [torch.as_tensor(v).to(numbers.dtype).view(()) for v in exact.applied.values()]
             numbers.narrow(0, signature.structure.num_leaves - len(next_last), len(next_last)).copy_(torch.stack(next_last))
@@ -215,7 +215,7 @@ def _check_sizes(recipe: Recipe, traced: GraphModule, signature: Signature) -> N
 
 def _write_back(recipe: Recipe, signature: Signature, traced: GraphModule) -> None:
     """Makes a graph that returns new states and θ write them over the old ones; θ last."""
-    rows, states = 6 if signature.kind == "arena" else 0, len(recipe.state_kinds())
+    rows, states = 6 if signature.kind == "arena" else 0, len(recipe.analysis.state_kinds)
     inputs = [n for n in traced.graph.nodes if n.op == "placeholder"]
     output = next(n for n in traced.graph.nodes if n.op == "output")
     with traced.graph.inserting_before(output):
@@ -242,7 +242,7 @@ def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) ->
         return size if size != leaves else size + 101
 
     owners, scopes = other(sizes.owners), other(sizes.owners if joint else sizes.scopes)
-    kinds = recipe.state_kinds()
+    kinds = recipe.analysis.state_kinds
     plain = Sizes().length if SQUARE in kinds.values() else sizes.length
     length = other({"arena": sizes.rows, "channels": sizes.channels}.get(kind, plain))
     m, n = sorted((other(sizes.channels), other(sizes.rest)), reverse=kind == "tall")
@@ -266,8 +266,8 @@ def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) ->
     if kind == "arena":
         inputs += [*rows(owners), *rows(scopes)]
     inputs += [filled(shape, signature.theta), filled(shape, signature.grad)]
-    inputs += [filled((1,), signature.dtype)] if recipe.needs_norm else []
-    inputs += [filled(shapes[INPUTS[name]], signature.grad) for name in recipe.inputs]
+    inputs += [filled((1,), signature.dtype)] if recipe.analysis.needs_norm else []
+    inputs += [filled(shapes[INPUTS[name]], signature.grad) for name in recipe.analysis.inputs]
     if signature.stored:
         first = torch.zeros(length if kind == "arena" else 1, dtype=torch.int32, device=device)
         inputs += [torch.zeros(1, dtype=torch.int32, device=device), first, layout.columns(signature.row, device)]

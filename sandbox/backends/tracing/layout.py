@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks import scope
-from sandbox.recipe import rounding
-from sandbox.recipe.composition import Composition
+from sandbox.recipe import Recipe, rounding
 
 WIDTH = 128  # entries of an arena's row: eight cache lines of float32, little padding for small tensors
 
@@ -176,9 +175,9 @@ class Marked:
         return self.inner.spread(s)
 
 
-def kind_of(recipe: Composition, p: Tensor) -> str:
+def kind_of(recipe: Recipe, p: Tensor) -> str:
     """The layout in which a tensor is a leaf of its own."""
-    if recipe.matrix:
+    if recipe.analysis.matrix:
         m, n = scope.matrix(p)
         return "tall" if m > n else "wide"
     return "channels" if recipe.scope == "channel" and p.ndim > 1 else "whole"

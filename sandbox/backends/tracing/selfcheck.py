@@ -30,25 +30,25 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
 
     steps_only: the graph writes the step in θ's place.
     """
-    shapes = MATRICES if recipe.matrix else SHAPES
+    shapes = MATRICES if recipe.analysis.matrix else SHAPES
     tensors = _tensors(shapes, signature.theta, signature.device)
     grads = [_tensors(shapes, signature.grad, signature.device, seed) for seed in range(1, STEPS + 2)]
     given: dict[str, Any] = {}
-    for k, name in enumerate(recipe.inputs):
+    for k, name in enumerate(recipe.analysis.inputs):
         like = [state_shape(recipe, INPUTS[name], tensor) for tensor in tensors]
         values = _tensors(like, signature.grad, signature.device, STEPS + 2 + k)
         given[name] = values if INPUTS[name] == ELEMENT else [x @ x.mT for x in values]
     states, lr = recipe.init(tensors), _rate(recipe)
     for row in grads[:-1]:
         states, tensors = recipe.update(states, tensors, row, lr=lr, **given)
-    kinds = recipe.state_kinds()
+    kinds = recipe.analysis.state_kinds
     states = [{n: v.to(_kept(kinds.get(n, ""), v, signature)).to(v.dtype) for n, v in state.items()} for state in states]
     values, structure = graph.numbers_of(recipe, float(STEPS + 1), lr, states[0], evaluated=signature.evaluated)
     if structure != signature.structure:
         return  # coefficients that have other names at other t
     kind = signature.dtype if signature.evaluated else torch.float64
     numbers = torch.tensor([float(v) for v in values], dtype=kind, device=signature.device)
-    norm = [global_norm(grads[-1]).to(signature.dtype).view(1)] if recipe.needs_norm else []
+    norm = [global_norm(grads[-1]).to(signature.dtype).view(1)] if recipe.analysis.needs_norm else []
     right_states, right_theta = recipe.update(states, tensors, grads[-1], lr=lr, **given)
     # tensors that share a scalar make one step; others may go alone
     parts = [list(range(len(tensors)))] if signature.kind == "arena" else [[i] for i in range(len(tensors))]
@@ -120,9 +120,9 @@ class _Packed:
         if signature.stored:
             first = torch.zeros(self.total if self.arena else 1, dtype=torch.int32, device=device)
             self.places = [first[:1].clone(), first, layout.columns(signature.row, device)]
-        self.states = [self._state([s[name] for s in states], kind) for name, kind in recipe.state_kinds().items()]
+        self.states = [self._state([s[name] for s in states], kind) for name, kind in recipe.analysis.state_kinds.items()]
         self.states = [
-            x.to(_kept(kind, x, signature)) for x, kind in zip(self.states, recipe.state_kinds().values(), strict=True)
+            x.to(_kept(kind, x, signature)) for x, kind in zip(self.states, recipe.analysis.state_kinds.values(), strict=True)
         ]
 
     def _laid(self, tensors: list[Tensor]) -> Tensor:
@@ -154,7 +154,7 @@ class _Packed:
     def unpacked(self) -> list[tuple[dict[str, Tensor], Tensor]]:
         """(state, θ) of each tensor."""
         columns = {}
-        for packed, (name, kind) in zip(self.states, self.recipe.state_kinds().items(), strict=True):
+        for packed, (name, kind) in zip(self.states, self.recipe.analysis.state_kinds.items(), strict=True):
             likes = [torch.empty(state_shape(self.recipe, kind, p)) for p in self.tensors]
             columns[name] = self._apart(packed, self._is_long(kind), likes)
         thetas = self._apart(self.theta, True, self.tensors)

@@ -42,12 +42,12 @@ class RecipeMethod:
     @property
     def second_order(self) -> bool:
         """Whether a step computes a Hessian-vector product."""
-        return self.recipe.second_order
+        return self.recipe.analysis.second_order
 
     @property
     def gradients_per_call(self) -> int:
         """Gradients that one call of the closure takes; a Hessian-vector product counts as one."""
-        return 1 + len({"hessian", "product"} & set(self.recipe.inputs))
+        return 1 + len({"hessian", "product"} & set(self.recipe.analysis.inputs))
 
     def fingerprint(self) -> str:
         """Returns twelve digits of blocks and numbers."""
@@ -71,7 +71,7 @@ class RecipeMethod:
 
     def words(self) -> float:
         """Returns the number of state elements per parameter."""
-        return float(self.recipe.state_words)
+        return float(self.recipe.analysis.state_elements)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the numbers and slots that a search may vary, "lr" included."""

@@ -17,6 +17,7 @@ from sandbox import probes, schedules
 from sandbox.experiments.runs.methods import Method, RecipeMethod
 from sandbox.experiments.runs.run import Run
 from sandbox.experiments.runs.shares import Shares
+from sandbox.recipe import analysis
 from sandbox.tasks import Task
 from sandbox.tasks.streams import Generators
 
@@ -178,7 +179,8 @@ class _Training:
     def _words(self) -> float:
         """Returns state elements per parameter: a recipe's, or as the optimizers hold them."""
         if isinstance(self.method, RecipeMethod):
-            return self.method.recipe.words(p.shape for group in self.optimizers[0].param_groups for p in group["params"])
+            trained = [p for group in self.optimizers[0].param_groups for p in group["params"]]
+            return analysis.state_elements(self.method.recipe, [p.shape for p in trained])
         held = params = 0
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:

@@ -20,7 +20,7 @@ from sandbox.experiments.runs.run import Run
 from sandbox.experiments.runs.training import Row
 from sandbox.experiments.settings import Options
 from sandbox.probes import EVERYTHING
-from sandbox.recipe import Recipe
+from sandbox.recipe import Recipe, analysis
 from sandbox.tasks import Task
 
 DROPOUTS = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout
@@ -125,7 +125,7 @@ def _together(
 def _rows(task: Task, recipe: Recipe, run: Run, members: ensemble.Ensemble, i: int, seconds: float) -> list[Row]:
     rows, first, diverged = list[Row](), int(members.diverged[i]), bool(members.diverged[i])
     params = {name: p[i] for name, p in members.params.items()}
-    words = recipe.words(p.shape for p in params.values())
+    words = analysis.state_elements(recipe, [p.shape for p in params.values()])
     for k, step in enumerate(members.at):
         values = {name: float(column[i, k]) for name, column in members.evaluations.items()}
         if step and ((first and step >= first) or not math.isfinite(values["train_loss"])):
@@ -137,7 +137,7 @@ def _rows(task: Task, recipe: Recipe, run: Run, members: ensemble.Ensemble, i: i
 
 def _row(task: Task, recipe: Recipe, step: int, values: dict[str, float]) -> Row:
     floor, train_loss = values.pop("floor_occupancy"), values.pop("train_loss")
-    gradients = step * recipe.evaluations
+    gradients = step * recipe.analysis.evaluations
     return training.row(task, step, train_loss, list(values.values()), None if math.isnan(floor) else floor, gradients)
 
 

@@ -154,7 +154,7 @@ def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings)
     result = ComparisonPlan(settings, resolved, resolved_task, steps, warmup, trials, at, probes)
     _check_search(result)
     if options.ranks > 1:
-        per_row = [m.name for m in resolved if isinstance(m, RecipeMethod) and m.recipe.sees_rows]
+        per_row = [m.name for m in resolved if isinstance(m, RecipeMethod) and m.recipe.analysis.needs_rows]
         if per_row:
             raise ValueError(
                 f"ranks={options.ranks}: {per_row[0]} draws labels or takes factors of layers, on each share its own"
