@@ -101,8 +101,8 @@ def runs(
 def _write(cohort: Cohort, step: Step, members: list[int], after: Any) -> None:
     for i, (state, theta) in zip(members, after, strict=True):
         if step.state_dtype is not None:
-            counter = rounding.places(theta) + rounding.key(step.seed, cohort.steps + 1, cohort.first(i))
-            state = rounding.stored(step.recipe.analysis.state_kinds, state, counter)
+            counter = rounding.entry_numbers(theta) + rounding.key(step.seed, cohort.steps + 1, cohort.first(i))
+            state = rounding.round_states(step.recipe.analysis.state_kinds, state, counter)
         old = [cohort.params[i], *(cohort.states[i][name] for name in state)]
         for tensor, value in zip(old, kernel.dealias(old, [theta, *state.values()]), strict=True):
             tensor.copy_(value)

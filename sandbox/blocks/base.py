@@ -91,7 +91,7 @@ class Block:
         """The block's equation: the first line of its docstring, up to the source, which follows after three spaces."""
         return (inspect.getdoc(type(self)) or type(self).__name__).splitlines()[0].partition("   ")[0].rstrip(".")
 
-    def written(self, slot: str, *, latex: bool = False) -> str:
+    def equation(self, slot: str, *, latex: bool = False) -> str:
         """The equation with the symbols of a slot, as text or in LaTeX; "" where there is no LaTeX."""
         return self.latex if latex else self.text
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, Flow, block
-from sandbox.blocks.number import Number, known, number, where
+from sandbox.blocks.number import Number, concrete_values, number, where
 from sandbox.blocks.slots import Moment
 
 
@@ -25,7 +25,7 @@ class EMA(Moment):
 
     state = {"m": ELEMENT}
 
-    def written(self, slot: str, *, latex: bool = False) -> str:
+    def equation(self, slot: str, *, latex: bool = False) -> str:
         """The equation, with or without correction; in the averaging slot B̄ is the average of B."""
         if latex:
             m, g = (r"\bar B", "B") if slot == "averaging" else ("m", "g")
@@ -111,7 +111,7 @@ class HeavyBall(Moment):
 
     def check(self) -> None:
         """Nesterov needs dampening 0, as in torch.optim."""
-        if self.nesterov and any(known(self.dampening)):
+        if self.nesterov and any(concrete_values(self.dampening)):
             raise ValueError("HeavyBall: nesterov=True needs dampening=0")
 
     def weight(self, t: Any) -> Any:

@@ -62,7 +62,7 @@ def show(value: Any) -> str:
     return str(value)
 
 
-def known(value: Any) -> list[float]:
+def concrete_values(value: Any) -> list[float]:
     """The values that a number is known to have: none for a function of t, a tracer, or a tensor without data."""
     if isinstance(value, Tensor):
         return value.detach().reshape(-1).tolist() if is_concrete(value) and not value.is_meta else []
@@ -76,7 +76,7 @@ def validated(owner: str, field: dataclasses.Field, value: Any) -> Any:
     if isinstance(value, Tensor):
         if not value.is_floating_point():
             raise TypeError(f"{owner}: {field.name} must be a floating-point tensor, got {value.dtype}")
-        for entry in known(value):
+        for entry in concrete_values(value):
             if entry not in interval:
                 raise ValueError(wrong + show(entry))
         return value

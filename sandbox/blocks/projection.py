@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from sandbox.blocks.base import block
-from sandbox.blocks.number import Number, known, number
+from sandbox.blocks.number import Number, concrete_values, number
 from sandbox.blocks.slots import Projection
 
 
@@ -29,7 +29,7 @@ class Box(Projection):
 
     def check(self) -> None:
         """low ≤ high."""
-        low, high = known(self.low), known(self.high)
+        low, high = concrete_values(self.low), concrete_values(self.high)
         if low and high and max(low) > min(high):
             raise ValueError(f"Box: low must not exceed high, got low={max(low):g} and high={min(high):g}")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, SCOPE, TENSOR, Flow, block
-from sandbox.blocks.number import Number, known, number, show, where
+from sandbox.blocks.number import Number, concrete_values, number, show, where
 from sandbox.blocks.slots import Rectifier
 from sandbox.blocks.wrapper import Wrapper
 
@@ -234,8 +234,8 @@ class Monotone(Wrapper, Rectifier):
     def check(self) -> None:
         """The inner block is a rectifier, and its floor does not lie above the ceiling."""
         super().check()
-        floor = known(getattr(self.inner, "sigma", None)) if type(self.inner) in (AbsoluteFloor, SoftAbsolute) else []
-        if floor and known(self.ceiling) and max(floor) > min(known(self.ceiling)):
+        floor = concrete_values(getattr(self.inner, "sigma", None)) if type(self.inner) in (AbsoluteFloor, SoftAbsolute) else []
+        if floor and concrete_values(self.ceiling) and max(floor) > min(concrete_values(self.ceiling)):
             raise ValueError(f"Monotone: ceiling must not lie below the inner floor, {max(floor):g}, got {show(self.ceiling)}")
 
     def initial(self, name: str) -> Any:

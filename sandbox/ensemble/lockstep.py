@@ -163,7 +163,7 @@ class Lockstep:
         seeds, configs = pytree.tree_leaves(self.params)[0].shape[:2]
 
         def share(varied: Any, state: Any, params: Any) -> Tensor:
-            recipe = parts.at(self.group.recipe(varied), t)
+            recipe = parts.at_step(self.group.recipe(varied), t)
             leaves, spec = pytree.tree_flatten(params)
             masks = [mask_of(recipe, own, p) for own, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
             floors = [m.reshape(-1) for m in masks if m is not None]

@@ -42,7 +42,7 @@ def blame(recipe: Recipe, state: dict[str, Tensor], p: Tensor, name: str) -> str
     message = f"parameter {name} itself is not finite since its last step, number {t}"
     if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging", "rectifier")):
         return message
-    D = torch.as_tensor(kernel.rectified(*pure.last_step(parts.at(recipe, t), state, p.detach())))
+    D = torch.as_tensor(kernel.rectified(*pure.last_step(parts.at_step(recipe, t), state, p.detach())))
     wrong = ~(D > 0)
     if not bool(wrong.any()):
         return message

@@ -188,8 +188,8 @@ class Evaluation:
             (group, recipe), state = looking[p], self.states[p]
             new = {AGAIN: _signed(g, group)}
             if state[AGAIN].dtype == rounding.NARROW:
-                counter = rounding.places(p) + rounding.key(group["seed"], int(state["step"]))
-                new = rounding.stored(recipe.of(p).analysis.state_kinds, new, counter)
+                counter = rounding.entry_numbers(p) + rounding.key(group["seed"], int(state["step"]))
+                new = rounding.round_states(recipe.of(p).analysis.state_kinds, new, counter)
             state[AGAIN].copy_(new[AGAIN])
         return bad
 

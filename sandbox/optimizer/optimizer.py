@@ -247,7 +247,7 @@ class Optimizer(Base):
     ) -> Step:
         whole, group = self.current_recipe(index), self.param_groups[index]
         recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], groups.rate(group, cohort.steps + 1))
-        recipe = parts.at(recipe, cohort.steps + 1) if recipe.analysis.has_schedules else recipe
+        recipe = parts.at_step(recipe, cohort.steps + 1) if recipe.analysis.has_schedules else recipe
         recipe.decay.check_lr(lr)
         mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
         given = {name: [inputs[name][p] for p in cohort.params] for name in recipe.analysis.inputs}

@@ -30,7 +30,7 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
             state = optimizer.state[p]
             if not int(state["step"]):
                 continue
-            mask = mask_of(parts.at(recipe, int(state["step"])), state, p)
+            mask = mask_of(parts.at_step(recipe, int(state["step"])), state, p)
             if mask is not None:
                 on_floor, total = on_floor + int(mask.sum()), total + p.numel()
     return on_floor / total if total else None

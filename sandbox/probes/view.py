@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sandbox.blocks import Flow, Standard
 from sandbox.blocks.base import spread
-from sandbox.recipe.kernel import own
+from sandbox.recipe.kernel import block_state
 
 if TYPE_CHECKING:
     from sandbox.recipe import Recipe
@@ -70,7 +70,7 @@ def of(recipe: Recipe, x: Flow) -> View:
         value = torch.as_tensor(value, device=x.theta.device)
         return value.expand(x.theta.shape).reshape(n)
 
-    rectifier = spread(recipe.rectifier, own("rectifier", recipe.rectifier, x.after), x)
+    rectifier = spread(recipe.rectifier, block_state("rectifier", recipe.rectifier, x.after), x)
     fields = {
         **{name: getattr(x, name) for name in ("theta", "theta_new", "B", "averaged", "D", "d")},
         **{name: x.outside[name] for name in ("g", "m_old", "m", "y", "u", "d_old")},

@@ -97,7 +97,7 @@ def _equations(recipe: Any, *, latex: bool) -> Iterator[tuple[str, Block, str]]:
     for path, block in recipe.blocks():
         slot = path.split(".")[0]
         if parts.PLAIN.get(slot) != block:
-            equation = block.written(slot, latex=latex)
+            equation = block.equation(slot, latex=latex)
             yield slot, block, equation.replace(divided, output) if slot == "decay" else equation
 
 
@@ -109,7 +109,7 @@ def markdown(recipe: Any) -> str:
     """The algorithm as LaTeX, for notebooks."""
     rows = [r"g_t &= \nabla f(\theta_{t-1})"]
     for slot, block, equation in _equations(recipe, latex=True):
-        equation = equation or rf"\text{{{literal.latex(block.written(slot))}}}"
+        equation = equation or rf"\text{{{literal.latex(block.equation(slot))}}}"
         values = ",\\; ".join(hyperparameters(block, latex=True))
         rows.append(f"&{equation}" + (rf" &&\quad {values}" if values else ""))
     rows.append(rf"&\eta = {_latex_number(recipe.lr)}")

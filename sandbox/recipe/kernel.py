@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sandbox.blocks import ELEMENT, Block, Flow
 from sandbox.blocks.base import broadcast_state, spread
-from sandbox.blocks.number import known, where
+from sandbox.blocks.number import concrete_values, where
 from sandbox.blocks.scope import Over, Scope
 from sandbox.recipe import parts
 from sandbox.recipe.analysis import AGAIN
@@ -101,7 +101,7 @@ def evaluate(recipe: Any, t: Any, lr: Any, last: Mapping[str, Any]) -> Prepared:
     t counts from 1; t, lr and the values of `last` are floats or float64 tensors (0-d, or batches under vmap).
     Raises ValueError for a function of t that leaves its hyperparameter's range, and where the decay does not allow `lr`.
     """
-    recipe = parts.at(recipe, t) if recipe.analysis.has_schedules else recipe
+    recipe = parts.at_step(recipe, t) if recipe.analysis.has_schedules else recipe
     lr = recipe.lr if lr is None else lr(t) if callable(lr) else lr
     if isinstance(lr, float | int):
         if not 0 <= lr < float("inf"):
@@ -115,7 +115,7 @@ def evaluate(recipe: Any, t: Any, lr: Any, last: Mapping[str, Any]) -> Prepared:
     # before the first step there is no older rate
     before = {"lr": where(k == 1, lr, last["lr"]), **{name: last[name] for name in recipe.analysis.recalled}}
     # what is due is decided here, if t is known
-    at = known(t) if isinstance(t, Tensor) else [t]
+    at = concrete_values(t) if isinstance(t, Tensor) else [t]
     now = at[0] if len(at) == 1 else t
     due = {path: block.due(now) for path, block in recipe.blocks() if type(block).due is not Block.due}
     return Prepared(recipe, coefficients, k, lr, before, recipe.moment.weight(k), due)
@@ -155,7 +155,7 @@ def advance(
         d_old=recall(p, state, x),
         g_old=state["gradient.g"] if recipe.analysis.stores_gradient else None,
         again=state[AGAIN] if recipe.analysis.second_gradient else None,
-        m_old=first("moment", recipe.moment, state),
+        m_old=first_state("moment", recipe.moment, state),
     )
 
     def turn(path: str, value: Any = None) -> None:
@@ -164,7 +164,7 @@ def advance(
     def run(path: str, block: Block, value: Any) -> Any:
         turn(path, value)
         try:
-            output, after = block.step(x, **own(path, block, state))
+            output, after = block.step(x, **block_state(path, block, state))
         except Exception as error:
             raise _named(error, path, block) from error.__cause__
         new.update({f"{path}.{name}": tensor for name, tensor in after.items()})
@@ -175,7 +175,7 @@ def advance(
         if recipe.analysis.second_gradient:
             x.again = run(f"gradient.{i}", block, x.again)
     x.u = run("moment", recipe.moment, x.g)
-    x.set(m=first("moment", recipe.moment, new))
+    x.set(m=first_state("moment", recipe.moment, new))
     s, y = run("pairs", recipe.pairs, None)
     # s = θ_{t-1} - θ_{t-2} = -η d
     x.set(s=-x.lr_old * x.d_old if s is None and recipe.analysis.needs_step else s, y=y)
@@ -204,7 +204,7 @@ def enter(p: Prepared, state: State, new: dict[str, Tensor], x: Flow) -> tuple[d
     """Takes the step's vectors into the basis.  Returns the basis's state that holds in this step, and the order in which the
     next step's basis takes the coordinates."""
     basis = p.recipe.basis
-    old = own("basis", basis, state)
+    old = block_state("basis", basis, state)
     changed, order = basis.advance(x, **old)
     now = broadcast_state(basis, changed, old)
     new.update({f"basis.{name}": tensor for name, tensor in now.items()})
@@ -239,14 +239,14 @@ def dealias(old: Sequence[Tensor], new: Sequence[Tensor], copy: Callable[[Tensor
     return [copy(value) if places.get(storage_id(value), {i}) != {i} else value for i, value in enumerate(new)]
 
 
-def own(path: str, block: Block, state: State) -> dict[str, Tensor]:
+def block_state(path: str, block: Block, state: State) -> dict[str, Tensor]:
     """The state of one block, by the block's own names."""
     return {name: state[f"{path}.{name}"] for name in block.state}
 
 
-def first(path: str, block: Block, state: State) -> Tensor | None:
+def first_state(path: str, block: Block, state: State) -> Tensor | None:
     """A block's first state (a moment's m), None where it has none."""
-    return next(iter(own(path, block, state).values()), None)
+    return next(iter(block_state(path, block, state).values()), None)
 
 
 def recall(p: Prepared, state: State, x: Flow) -> Tensor | None:
@@ -259,7 +259,7 @@ def recall(p: Prepared, state: State, x: Flow) -> Tensor | None:
         return None
     u, D = read(recipe, "moment", state, x, None), rectified(recipe, state, x)
     solved = read(recipe, "solve", state, x, u / D)
-    decay = spread(recipe.decay, own("decay", recipe.decay, state), x)
+    decay = spread(recipe.decay, block_state("decay", recipe.decay, state), x)
     return torch.where(x.t > 1, recipe.decay.recall(solved, x.theta, x.lr_old, **decay), 0.0)
 
 
@@ -267,7 +267,7 @@ def read(recipe: Any, slot: str, state: State, x: Flow, value: Any) -> Any:
     """What the block in `slot` gave at the last step, from its state."""
     block = getattr(recipe, slot)
     try:
-        return block.read(value, **spread(block, own(slot, block, state), x))
+        return block.read(value, **spread(block, block_state(slot, block, state), x))
     except Exception as error:
         raise _named(error, slot, block) from error.__cause__
 
@@ -291,5 +291,5 @@ def rectified(recipe: Any, state: State, x: Flow) -> Any:
 
 def on_floor(recipe: Any, state: State, x: Flow) -> Tensor | None:
     """Mask of the coordinates whose D was the rectifier's floor at the last step; None where it has no floor."""
-    rectifier = spread(recipe.rectifier, own("rectifier", recipe.rectifier, state), x)
+    rectifier = spread(recipe.rectifier, block_state("rectifier", recipe.rectifier, state), x)
     return recipe.rectifier.on_floor(averaged(recipe, state, x), **rectifier)

@@ -96,7 +96,7 @@ def replaced(owner: Any, name: str, value: Any, *, check: bool = True) -> Any:
     return new
 
 
-def at(owner: Any, t: Any) -> Any:
+def at_step(owner: Any, t: Any) -> Any:
     """A recipe or block with every hyperparameter that is a function of t replaced by its value."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(owner):
@@ -104,9 +104,9 @@ def at(owner: Any, t: Any) -> Any:
         if is_number(field) and is_function(value):
             changes[field.name] = value(t)
         elif isinstance(value, Block) or (field.name == "vectors" and value is not None):
-            changes[field.name] = at(value, t)
+            changes[field.name] = at_step(value, t)
         elif isinstance(value, tuple):
-            changes[field.name] = tuple(at(v, t) if isinstance(v, Block) else v for v in value)
+            changes[field.name] = tuple(at_step(v, t) if isinstance(v, Block) else v for v in value)
     changed = {name: value for name, value in changes.items() if value is not getattr(owner, name)}
     return dataclasses.replace(owner, **changed) if changed else owner
 

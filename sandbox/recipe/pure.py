@@ -27,7 +27,7 @@ _MEANT = {
 
 def first_numbers(recipe: Any) -> dict[str, Any]:
     """The host's numbers before the first step, by `recipe.analysis.host_names`."""
-    first = parts.at(recipe, 1.0) if recipe.analysis.has_schedules else recipe
+    first = parts.at_step(recipe, 1.0) if recipe.analysis.has_schedules else recipe
     return {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.analysis.recalled}}
 
 
@@ -58,7 +58,7 @@ def state_shape(recipe: Any, kind: str, p: Tensor) -> tuple[int, ...]:
     return shapes.get(kind, ())
 
 
-def laid(recipe: Any, p: Tensor, state: kernel.State) -> kernel.State:
+def laid_out(recipe: Any, p: Tensor, state: kernel.State) -> kernel.State:
     """The blocks' state of a tensor as a step takes it: in its precision, per-coordinate states as matrices if the recipe
     wants them."""
     state = {name: state[name].to(state_dtype(p.dtype)) for name in recipe.analysis.state_kinds}
@@ -79,7 +79,7 @@ def last_step(recipe: Any, state: kernel.State, p: Tensor) -> tuple[Any, kernel.
     tensor, within = scope.Over(scope.OneTensor(), theta), scope.Over(scope.of_tensor(recipe.scope), theta)
     t, lr = state["step"], state["lr"]
     x = Flow(t=t, lr=lr, lr_old=lr, theta=theta, g=theta, tensor=tensor, scope=within)
-    return recipe, laid(recipe, p, state), x
+    return recipe, laid_out(recipe, p, state), x
 
 
 def update(
@@ -163,7 +163,7 @@ def together(
     alone, across = across is None, across or _here
     if len(params) == 1 and (alone or recipe.scope != "global"):
         (theta,), (g,), one = *wide, {name: row[0] for name, row in inputs.items()}
-        state, over = laid(recipe, params[0], states[0]), across(scope.OneTensor(), scope.of_tensor(recipe.scope))
+        state, over = laid_out(recipe, params[0], states[0]), across(scope.OneTensor(), scope.of_tensor(recipe.scope))
         if recipe.analysis.matrix:
             shape = scope.matrix(params[0])
             theta, g = theta.reshape(shape), g.reshape(shape)
@@ -188,7 +188,7 @@ def product_vector(recipe: Any, state: dict[str, Any], p: Tensor) -> Tensor:
     """The v with which one tensor's step wants H v."""
     dtype = state_dtype(p.dtype)
     wide = {name: state[name].to(dtype) for name in recipe.analysis.state_kinds}
-    own = kernel.own("pairs", recipe.pairs, wide)
+    own = kernel.block_state("pairs", recipe.pairs, wide)
     return recipe.pairs.vector(state["step"] + 1, p.to(dtype), wide.get("direction.d"), **own).to(p.dtype)
 
 

@@ -46,7 +46,7 @@ from sandbox.blocks import (
 )
 from sandbox.blocks.base import is_registered, register
 from sandbox.blocks.flow import SLOTS
-from sandbox.blocks.number import is_function, known, validated
+from sandbox.blocks.number import concrete_values, is_function, validated
 from sandbox.recipe import analysis, describe, parts, pure
 from sandbox.utils import suggest
 from sandbox.utils.private_torch import pytree
@@ -109,7 +109,7 @@ class Recipe:
             raise TypeError(f"vectors must be a Recipe that has no vectors of its own, or None, got {self.vectors!r}")
         if self.vectors.analysis.second_gradient != self.analysis.second_gradient:
             raise ValueError("vectors must take a second gradient of each batch where the recipe does, and only there")
-        if is_function(self.lr) or is_function(self.vectors.lr) or 0.0 in known(self.lr):
+        if is_function(self.lr) or is_function(self.vectors.lr) or 0.0 in concrete_values(self.lr):
             raise ValueError(
                 "vectors keep the proportion of their lr to the recipe's: both must be numbers, the recipe's above 0"
             )

@@ -44,12 +44,12 @@ def key(seed: int, t: int, first: int = 0) -> int:
     return signed(int.from_bytes(digest, "little") + first)
 
 
-def places(like: Tensor) -> Tensor:
+def entry_numbers(like: Tensor) -> Tensor:
     """The place of each entry in its tensor, from 0, row by row: int32, which wraps around."""
     return torch.arange(like.numel(), device=like.device).to(torch.int32).view(like.shape)
 
 
-def stored(kinds: Mapping[str, str], new: Mapping[str, Tensor], counter: Tensor) -> dict[str, Tensor]:
+def round_states(kinds: Mapping[str, str], new: Mapping[str, Tensor], counter: Tensor) -> dict[str, Tensor]:
     """Returns new states as they are stored: per-coordinate ones rounded, the rest unchanged.
 
     kinds: of all states of the recipe.  counter: int32, `key` + the place of each entry.
@@ -61,11 +61,11 @@ def stored(kinds: Mapping[str, str], new: Mapping[str, Tensor], counter: Tensor)
         if name in new:
             if pair not in bits:
                 bits[pair] = _hash(counter + signed(pair * 0x9E3779B9) if pair else counter)
-            rounded_states[name] = rounded(new[name], bits[pair] >> 16 if half else bits[pair])
+            rounded_states[name] = round_to_bfloat16(new[name], bits[pair] >> 16 if half else bits[pair])
     return rounded_states
 
 
-def rounded(x: Tensor, bits: Tensor) -> Tensor:
+def round_to_bfloat16(x: Tensor, bits: Tensor) -> Tensor:
     """x in bfloat16, up or down by the lower half of `bits` (int32); infinities and NaN stay."""
     x = x.to(torch.float32)
     # bfloat16 is the upper half of a float32: the carry out of the lower half rounds away from zero

@@ -66,13 +66,15 @@ def numbers(count, seed=0):
 
 
 def counter(shape, seed, t, first=0):
-    return rounding.places(torch.empty(shape)) + rounding.key(seed, t, first)
+    return rounding.entry_numbers(torch.empty(shape)) + rounding.key(seed, t, first)
 
 
 def test_every_number_goes_to_its_neighbours_as_often_as_its_distance_says():
     """Over all 65,536 values of the bits the mean is the number itself, exactly."""
     for x in [*numbers(20), np.float32(1.0), np.float32(-0.0), np.float32(3e38), np.finfo(np.float32).tiny / 3]:
-        found = rounding.rounded(torch.full((2**16,), float(x)), torch.arange(2**16, dtype=torch.int32)).double().numpy()
+        found = (
+            rounding.round_to_bfloat16(torch.full((2**16,), float(x)), torch.arange(2**16, dtype=torch.int32)).double().numpy()
+        )
         low, high = neighbours(x)
         assert set(found.tolist()) <= {float(low), float(high)}
         assert math.fsum(found) == float(x) * 2**16
@@ -82,7 +84,9 @@ def test_bits_and_rounding_are_those_of_unsigned_arithmetic():
     x = numbers(10_000)
     kinds = dict.fromkeys("abcde", ELEMENT)
     for seed, t, first in [(0, 1, 0), (7, 12_345, 2**31 - 5_000), (-3, 2, 2**33 + 1)]:
-        found = rounding.stored(kinds, dict.fromkeys(kinds, torch.from_numpy(x)), counter((100, 100), seed, t, first).view(-1))
+        found = rounding.round_states(
+            kinds, dict.fromkeys(kinds, torch.from_numpy(x)), counter((100, 100), seed, t, first).view(-1)
+        )
         for number, name in enumerate(kinds):
             wanted = reference(x, reference_bits(seed, t, len(x), number, first))
             np.testing.assert_array_equal(found[name].double().numpy(), wanted)
@@ -91,7 +95,7 @@ def test_bits_and_rounding_are_those_of_unsigned_arithmetic():
 def test_what_is_no_number_stays_what_it_is():
     payloads = torch.tensor([0x7FFFFFFF, 0x7F800001, -1, 0x7F800000, -0x800000], dtype=torch.int32).view(torch.float32)
     for bits in (0, 1, 0xFFFF):
-        found = rounding.rounded(payloads, torch.full((5,), bits, dtype=torch.int32))
+        found = rounding.round_to_bfloat16(payloads, torch.full((5,), bits, dtype=torch.int32))
         assert found[:3].isnan().all()
         assert found[3:].tolist() == [math.inf, -math.inf]
 
@@ -104,7 +108,7 @@ def test_over_steps_and_entries_the_bits_are_as_good_as_random():
     half = torch.full((count,), 1.0 + 2.0**-8)  # in the middle of a gap: up and down are even odds
     up = []
     for t in range(1, steps + 1):
-        made = rounding.stored(kinds, dict.fromkeys(kinds, half), counter((count,), 0, t))
+        made = rounding.round_states(kinds, dict.fromkeys(kinds, half), counter((count,), 0, t))
         up.append(torch.stack([made[name] > 1 for name in kinds]))
     z = 2 * torch.stack(up).double() - 1  # (steps, states, entries), ±1
     assert (z.mean(0).abs() * steps**0.5).max() < 5

@@ -119,7 +119,7 @@ def test_the_gradient_of_a_second_look_is_rounded_too():
     x, kinds = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)), variants.get("sgd-qn").analysis.state_kinds
     grads = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
     for p, g in zip(model.parameters(), grads, strict=True):
-        wanted = rounding.stored(kinds, {AGAIN: g}, rounding.places(g) + rounding.key(4, 1))
+        wanted = rounding.round_states(kinds, {AGAIN: g}, rounding.entry_numbers(g) + rounding.key(4, 1))
         assert torch.equal(optimizer.state[p][AGAIN], wanted[AGAIN])
 
 

@@ -41,7 +41,7 @@ def test_every_variant_renders(name):
     recipe = variants.get(name)
     shown = recipe._repr_markdown_()
     for path, block in recipe.blocks():
-        equation = block.written(path.split(".")[0], latex=True)
+        equation = block.equation(path.split(".")[0], latex=True)
         if isinstance(block, blocks.Successive | blocks.Standard):
             continue
         assert (equation.replace("m_t/D_t", recipe.solve.symbol[1]) if path == "decay" else equation) in shown

@@ -97,8 +97,8 @@ def test_blocks_are_frozen_keyword_only_and_registered():
         assert all(isinstance(leaf, float) for leaf in leaves)
         assert pytree.tree_unflatten(leaves, spec) == made
         for slot in made.slots:
-            assert made.written(slot), name
-            assert made.written(slot, latex=True) or isinstance(made, blocks.Schedule), name
+            assert made.equation(slot), name
+            assert made.equation(slot, latex=True) or isinstance(made, blocks.Schedule), name
 
 
 def test_ablate_names_the_cross_product_by_difference():

@@ -161,5 +161,5 @@ def _depends_on_run(recipe: Recipe) -> bool:
 
 def _projected(recipe: Recipe, t: int, x: np.ndarray) -> np.ndarray:
     """Π_t(x), x: (d,)."""
-    block: Any = parts.at(recipe.projection, t)
+    block: Any = parts.at_step(recipe.projection, t)
     return np.asarray(block.read(torch.tensor(x)))

@@ -175,7 +175,7 @@ def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor]
         wide = theta.to(signature.dtype), g.to(signature.dtype)
         new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, inputs)
         if places:
-            new = rounding.stored(recipe.analysis.state_kinds, new, layout.counter(signature.kind, theta, *places))
+            new = rounding.round_states(recipe.analysis.state_kinds, new, layout.counter(signature.kind, theta, *places))
         if not signature.evaluated:
             next_last = [torch.as_tensor(v).to(numbers.dtype).view(()) for v in exact.applied.values()]
             numbers.narrow(0, signature.structure.num_leaves - len(next_last), len(next_last)).copy_(torch.stack(next_last))

@@ -62,7 +62,7 @@ _OPERATORS.impl("hold", _hold, "CompositeExplicitAutograd")
 _OPERATORS.impl("segments", _segments, "CompositeExplicitAutograd")
 _OPERATORS.impl("rows", _rows, "CompositeExplicitAutograd")
 _OPERATORS.impl("reduced", _reduced, "CompositeExplicitAutograd")
-_OPERATORS.impl("places", lambda like, column: rounding.places(like), "CompositeExplicitAutograd")
+_OPERATORS.impl("places", lambda like, column: rounding.entry_numbers(like), "CompositeExplicitAutograd")
 torch.library.register_fake("apollo_sandbox::spread", lambda s, owner: s.new_empty((owner.shape[0],)))
 torch.library.register_fake("apollo_sandbox::hold", lambda s: torch.empty_like(s))
 torch.library.register_fake("apollo_sandbox::rows", lambda x, valid, reduce: x.new_empty((x.shape[0],)))
@@ -211,7 +211,7 @@ def scopes(
 
 
 def counter(kind: str, like: Tensor, key: Tensor, first: Tensor, column: Tensor) -> Tensor:
-    """key + the place of each entry of `like` in its tensor, for `rounding.stored`.
+    """key + the place of each entry of `like` in its tensor, for `rounding.round_states`.
 
     key: (1,), of the step.  first: (rows,), places of the first entries of an arena's rows, or (1,), that of a leaf of its own.
     column: (1, width), the places in a row.
