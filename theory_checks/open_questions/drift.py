@@ -14,11 +14,11 @@ until m has turned, O(1/(1-β)) steps, for any β < 1.
 
 **For which numbers this is shown.**  Each cycle is made for the numbers of its rule.  R_T/T at T = 2,000, 20,000 and 100,000:
 
-    cycle                      β = 0, ε = 0         β = 0, ε = 1e-4         β = .9, ε = 1e-4, as `variants` has it
-    apollo                     .91, 1.02, 1.05      .84, 1.02, 1.05         7e-4, 1e-4, 5e-5
-    hessian-ema                .18, .28, .31                                .084, .030, .014
-    scale-invariant            linear               8e-3, 9e-4, 2e-4
-    scale-invariant, β = .9                                                 1.35, 1.50, 1.54
+    cycle                     β = 0, ε = 0       β = 0, ε = 1e-4       β = .9, ε = 1e-4, bias correction
+    apollo                    .91, 1.0, 1.1      .84, 1.0, 1.0         7e-4, 1e-4, 5e-5
+    hessian-ema               .18, .28, .30      .18, .28, .30         .084, .029, .013
+    scale-invariant           1.7, 1.7, 1.7      9e-3, 9e-4, 2e-4      8e-3, 8e-4, 2e-4
+    scale-invariant, β = .9                                            1.4, 1.5, 1.5
 
 So linear regret of Apollo and hessian-ema is shown without momentum only: for β = .9 these cycles do no harm, and whether
 others do is open.  For the scale-invariant floor it is shown with momentum and ε too.
