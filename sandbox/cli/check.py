@@ -42,9 +42,9 @@ class Counterexamples:
             return 0
         ended = 0
         for name in certificates.PROOFS:
-            found = certificates.certify(name)
-            sys.stdout.write(f"{found}\n    {found.claim}\n")
-            ended = max(ended, 0 if found.proved else 1)
+            certificate = certificates.certify(name)
+            sys.stdout.write(f"{certificate}\n    {certificate.claim}\n")
+            ended = max(ended, 0 if certificate.proved else 1)
         return ended
 
 
@@ -173,18 +173,18 @@ class Adversary:
         outcomes = []
         for theorem in adversary.TARGETS if self.theorem == "all" else [self.theorem]:
             with screen.progress(screen.console(), "s") as progress:
-                found = adversary.search(theorem, minutes=self.minutes, seed=self.seed, progress=progress)
-            sys.stdout.write(f"{found}\n")
-            if self.certify and found.refuted:
-                sys.stdout.write(f"{adversary.certify(found)}\n")
+                outcome = adversary.search(theorem, minutes=self.minutes, seed=self.seed, progress=progress)
+            sys.stdout.write(f"{outcome}\n")
+            if self.certify and outcome.refuted:
+                sys.stdout.write(f"{adversary.certify(outcome)}\n")
             figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
-            found.plot(figure)
-            _write(self.out, f"adversary-{theorem}-{self.seed}", found.to_json(), figure)
-            outcomes.append(found)
-            if found.interrupted:
+            outcome.plot(figure)
+            _write(self.out, f"adversary-{theorem}-{self.seed}", outcome.to_json(), figure)
+            outcomes.append(outcome)
+            if outcome.interrupted:
                 break
-        screen.table(screen.console(), list(adversary.COLUMNS), [found.row() for found in outcomes])
-        if any(found.news for found in outcomes):
+        screen.table(screen.console(), list(adversary.COLUMNS), [outcome.row() for outcome in outcomes])
+        if any(outcome.news for outcome in outcomes):
             return 1
         return interrupt.EXIT_CODE if outcomes[-1].interrupted else 0
 
@@ -226,13 +226,13 @@ class Rates:
 
         screen.folder(self.out)
         figure = Figure(figsize=(12.0, 5.0), layout="constrained", dpi=150)
-        found = []
+        all_curves = []
         for axes, measure in zip(figure.subplots(1, 2), (rates.of_regret, rates.of_gradients), strict=True):
             curves = measure(self.steps)
             rates.plot(curves, axes)
-            found += curves
+            all_curves += curves
             sys.stdout.write("".join(f"{rate}\n" for rate in curves))
-        _write(self.out, "rates", json.dumps([dataclasses.asdict(rate) for rate in found], ensure_ascii=False), figure)
+        _write(self.out, "rates", json.dumps([dataclasses.asdict(rate) for rate in all_curves], ensure_ascii=False), figure)
         return 0
 
 

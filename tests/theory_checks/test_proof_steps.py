@@ -67,7 +67,7 @@ def test_steps_of_bound_5_add_up_to_it():
     recipe = counterexamples.theory_apollo(beta=0.8).replace(rectifier=MONOTONE)
     report = theorem_3(recipe, eta=0.2)
     rights = {s.name: s.right for s in report.steps}
-    L, H, eta, sigma, kappa, d, T, gap, L_D = 1.3, 3.0, 0.2, report.facts["σ"], 0.8 / (1 - 0.8), 2, 6, 3.0, 4.0
+    L, H, eta, sigma, kappa, T, gap, L_D = 1.3, 3.0, 0.2, report.facts["σ"], 0.8 / (1 - 0.8), 6, 3.0, 4.0
     sums = rights["E Σ ‖p_t g_t‖² ≤ η²H²(1 + ln T)/σ²"]
     total = (L + 0.5 + L**2 * kappa**2 / 2) * sums + (1 + kappa) * H**2 * rights["E Σ ‖p_t - p_{t-1}‖₁ ≤ dη/σ"]
     total += L * kappa**2 * H**2 * rights["E Σ ‖p_t - p_{t-1}‖² ≤ dη²/σ²"] + kappa * H * eta * H / sigma + gap

@@ -127,7 +127,7 @@ def _diameter(points: np.ndarray) -> float:
     """Largest distance between two of the points; beyond 2,000 points up to 1e-9 of it more, and never less.
 
     Two points are at most as far apart as their distances from the centre add up to: with the farthest out first, pairs for
-    which that is no more than what was found already are left out.
+    which that is no more than what was largest already are left out.
     """
     if not np.isfinite(points).all():
         return math.inf
@@ -136,18 +136,18 @@ def _diameter(points: np.ndarray) -> float:
     points = points - points.mean(axis=0)
     points = points[np.argsort(-np.linalg.norm(points, axis=1))]
     squares, radii = (points**2).sum(axis=1), np.linalg.norm(points, axis=1)
-    found, at = 0.0, 0
+    largest, at = 0.0, 0
     for _ in range(8):  # a large distance to begin with: from a point to the farthest, and from there again
         apart = np.linalg.norm(points - points[at], axis=1)
-        found, at = max(found, float(apart.max())), int(apart.argmax())
+        largest, at = max(largest, float(apart.max())), int(apart.argmax())
     blocks = [slice(i, i + 1024) for i in range(0, len(points), 1024)]
     for i, one in enumerate(blocks):
         for other in blocks[i:]:
-            if radii[one.start] + radii[other.start] <= found * (1 + 1e-9):
+            if radii[one.start] + radii[other.start] <= largest * (1 + 1e-9):
                 break
             apart = squares[one, None] + squares[other] - 2 * points[one] @ points[other].T
-            found = max(found, float(np.sqrt(max(apart.max(), 0.0))))
-    return found * (1 + 1e-9)
+            largest = max(largest, float(np.sqrt(max(apart.max(), 0.0))))
+    return largest * (1 + 1e-9)
 
 
 def _terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float]]:

@@ -1,4 +1,5 @@
-"""Linear regret on the box [-1, 1]: cycles of linear losses that drive a method to the wrong end and keep it there.
+"""Linear regret on the box [-1, 1]: cycles of linear losses that drive a method to the wrong end and keep it there (for the
+numbers of its rule: see the table below).
 
 The losses f_t(θ) = g_t θ repeat g_1 … g_P.  While the rate falls, θ moves by -η_t Σ_k m_k/D_k in a cycle.  Where that sum and
 Σ_k g_k have opposite signs, θ goes to the end at which the losses are largest on average, and stays within O(η_t) of it, so
@@ -125,5 +126,5 @@ def search(recipe: Recipe, period: int = 6, generations: int = 100, seed: int = 
     rng = np.random.default_rng(seed)
     low, high = -np.ones(period), np.ones(period)
     start = rng.uniform(-1, 1, (64, period))
-    found = differential(lambda x: -shares(recipe, x.T), low, high, start, generations, rng)
-    return found.x, float(-found.fun)
+    result = differential(lambda x: -shares(recipe, x.T), low, high, start, generations, rng)
+    return result.x, float(-result.fun)

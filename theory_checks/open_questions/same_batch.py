@@ -1,4 +1,4 @@
-"""Apollo with same-batch pairs: y = ∇f_t(θ_t) - ∇f_t(θ_{t-1}), two gradients of one loss, in place of m_t - m_{t-1}.
+"""Apollo with same-batch pairs, β = 0, ε = 0: y = ∇f_t(θ_t) - ∇f_t(θ_{t-1}), two gradients of one loss, in place of m_t - m_{t-1}.
 
 Linear losses: y = 0, so B = 0, D = σ and the method is online gradient descent with momentum: repaired bounds 1 to 3 hold
 without a condition, and CE1 refutes nothing.  **Proved: it differs there.**
@@ -65,15 +65,15 @@ class Kinked:
 
     def losses(self, steps: list[recursion.Step], kind: Any = Floats) -> list[Any]:
         """f_t(θ_t) - f_t(-1): summed, a lower bound of the regret."""
-        found = []
+        excesses = []
         for s in steps:
             x = s.theta[0]
             if s.t % 3 != 1:
-                found.append(-x - 1)
+                excesses.append(-x - 1)
             else:
                 kink = kind.number(self.kinks[s.t])
-                found.append(s.g[0] * (x - kink) + kind.number(self.c) * (1 + kink))
-        return found
+                excesses.append(s.g[0] * (x - kink) + kind.number(self.c) * (1 + kink))
+        return excesses
 
     def regrets(self, T: int) -> np.ndarray:
         """Σ_{s≤t} f_s(θ_s) - f_s(-1) for t = 1 … T."""
