@@ -1,4 +1,4 @@
-"""Apollo with same-batch pairs, β = 0, ε = 0: y = ∇f_t(θ_t) - ∇f_t(θ_{t-1}), two gradients of one loss, in place of m_t - m_{t-1}.
+"""Apollo with same-batch pairs: y = ∇f_t(θ_t) - ∇f_t(θ_{t-1}), two gradients of one loss, in place of m_t - m_{t-1}.
 
 Linear losses: y = 0, so B = 0, D = σ and the method is online gradient descent with momentum: repaired bounds 1 to 3 hold
 without a condition, and CE1 refutes nothing.  **Proved: it differs there.**
@@ -6,7 +6,8 @@ without a condition, and CE1 refutes nothing.  **Proved: it differs there.**
 Smooth losses in one dimension, β = 0: B_{t+1} = η_t h with h ≤ L between the two points, so D = σ from t ≥ (ηL/σ)² on, and
 regret is O(√T).  **Proved.**  In two dimensions B remembers other directions.  **Refuted: linear regret**, `rotation`.
 
-Losses with a kink: a large slope C to the right of a point between θ_{t-1} and θ_t, a smaller c to its left, and then -1 twice.
+Losses with a kink, β = 0, ε = 0: a large slope C to the right of a point between θ_{t-1} and θ_t, a smaller c to its left, and
+then -1 twice.
 At the kink y = C - c, so D = (C - c)σ and the step is short; the two others are on the floor.  θ goes right where
 C/(C - c) < 2, and -1 is the better end where c > 2.  **Refuted: linear regret**, `Kinked`.
 """

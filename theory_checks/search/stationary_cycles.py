@@ -170,9 +170,8 @@ def cycles(genes: np.ndarray, tick: Callable[[], None], steps: int = 15) -> Cycl
 def fitness(population: Cycles) -> np.ndarray:
     """(N,), lower is better: -ρ for what is closed and attracts; above 0 what only is closed; above 1 what is not."""
     unstable = 0.5 + population.radius.clamp(max=1e6).log() / 20 - population.rho
-    value = torch.where(
-        population.good, -population.rho, torch.where(population.residual < CLOSED, unstable, 2 - 1 / (1 + population.residual))
-    )
+    value = torch.where(population.residual < CLOSED, unstable, 2 - 1 / (1 + population.residual))
+    value = torch.where(population.good, -population.rho, value)
     return value.nan_to_num(9.0).numpy()
 
 
