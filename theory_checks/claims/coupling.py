@@ -23,13 +23,15 @@ from theory_checks.report import Report, everywhere
 def coupled(recipe: str | Recipe, c: float, *, as_stated: bool = False) -> Recipe:
     """The recipe with cσ, and ε/c and decoupled γ/c unless `as_stated` (which leaves both).
 
-    Raises ValueError for a recipe without a constant floor, to which the theorem does not speak.
+    Raises ValueError for a recipe without a constant floor or with a direction that is not m/D, which the theorem is not about.
     """
     recipe = lookup.recipe(recipe)
     numbers = recipe.hyperparameters()
     floors = [name for name in ("rectifier.sigma", "rectifier.inner.sigma") if name in numbers]
     if not floors or "curvature.eps" not in numbers or recipe.rectifier.state.get("floor"):
         raise ValueError(f"recipe {recipe.name!r} has no weak secant rule with a constant floor σ; Theorem 1 is about those")
+    if recipe.solve != Recipe().solve:
+        raise ValueError(f"recipe {recipe.name!r} has a direction of {type(recipe.solve).__name__}; Theorem 1 is about d = m/D")
     changes: dict[str, Any] = {name: c * numbers[name] for name in floors}
     if "rectifier.ceiling" in numbers:
         changes["rectifier.ceiling"] = c * numbers["rectifier.ceiling"]
