@@ -58,8 +58,9 @@ def check(
     base, problem = lookup.recipe(recipe), problems.get(problem)
     one = record(base, problem, T, lr=lr)
     two = record(coupled(base, c, as_stated=as_stated), problem, T, lr=lambda t: c * lr(t))
-    apart = np.abs(one.theta - two.theta).max(axis=1) / np.maximum(1.0, np.abs(one.theta).max(axis=1))
-    curvature = np.abs(c * one.B - two.B) / np.maximum(np.abs(two.B), 1e-300)
+    with np.errstate(invalid="ignore"):  # a run that diverged
+        apart = np.abs(one.theta - two.theta).max(axis=1) / np.maximum(1.0, np.abs(one.theta).max(axis=1))
+        curvature = np.abs(c * one.B - two.B) / np.maximum(np.abs(two.B), 1e-300)
     sigma = base.hyperparameters().get("rectifier.sigma", base.hyperparameters().get("rectifier.inner.sigma"))
     tolerance = 0.0 if np.log2(c) % 1 == 0 else 1e-9
     return Report(
