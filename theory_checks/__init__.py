@@ -6,18 +6,14 @@
 What is here:
 
     record            a run of any recipe with its whole history, in float64
-    coupling          Theorem 1, with its rules for ε and decay
-    regret            Theorem 2 and its repaired forms, each step of the proof, the certificate identity; its premises are in
-                      premises, what a vacuous bound needs in vacuity, the slack of each term in slack
-    nonconvex         Theorem 3 and its repaired form
-    scale_invariance  the paper's claim of section 3.3
-    weak_secant       the secant equation, and where B goes on a quadratic
-    counterexamples   what refutes the statements of the paper, with numbers
-    certificates      the same, proved in ball arithmetic (extra `theory`), by the recursion of scalar on the numbers of balls
-    questions         what the theorems leave open, answered: drift, same_batch, tightness; rates: slopes over T
-    adversary         a search for problems that violate a bound; population and standstill are what it searches with
-    frozen            the exact worst case of the frozen method, by PEPit (extra `theory`), and what solvers can decide
-    problems          online problems, from real data, from the literature, and of a user's own
+    problems          online problems, from real data, from the literature, and of a user's own; θ* of them: comparators
+    claims            what the paper states and what is true of it, each with a `check` that returns a report:
+                      coupling (Theorem 1), regret (Theorem 2; its premises, bounds and proof beside it), nonconvex (Theorem 3),
+                      scale_invariance (section 3.3), weak_secant; momentum_worst_case, by PEPit (extra `theory`)
+    proofs            counterexamples, with numbers, and their certificates in ball arithmetic (extra `theory`); the recursion
+                      behind both, number by number, and compiled for a million steps
+    search            adversary: a search for problems that violate a bound
+    open_questions    questions that the theorems leave open, answered, and rates: slopes over T
 """
 
 from sandbox.utils import lazy

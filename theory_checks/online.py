@@ -148,27 +148,27 @@ def _checked(loss: Callable[[int, Tensor], Tensor], t: int, x: Tensor) -> Tensor
 
 
 def smooth(name: str, about: str, start: Tensor, loss: Callable[[Any, Tensor], Tensor], draw: Callable[[], Any]) -> Problem:
-    """A differentiable convex loss(data, θ) a step; draw: the data of the next step, drawn in order and kept."""
-    kept: list[Any] = []
+    """A differentiable convex loss(data, θ) a step; draw: the data of the next step, drawn in order and drawn_data."""
+    drawn_data: list[Any] = []
 
     def data(t: int) -> Any:
-        while len(kept) < t:
-            kept.append(draw())
-        return kept[t - 1]
+        while len(drawn_data) < t:
+            drawn_data.append(draw())
+        return drawn_data[t - 1]
 
     @functools.lru_cache(maxsize=1)
     def together(T: int) -> Any:
         """The data of T steps as one batch of them; None where their sizes differ."""
         data(T)
-        leaves = [pytree.tree_leaves(drawn) for drawn in kept[:T]]
+        leaves = [pytree.tree_leaves(drawn) for drawn in drawn_data[:T]]
         if len({tuple(leaf.shape for leaf in row) for row in leaves}) > 1:
             return None
-        return pytree.tree_map(lambda *parts: torch.stack(parts), *kept[:T])
+        return pytree.tree_map(lambda *parts: torch.stack(parts), *drawn_data[:T])
 
     def mean(T: int, x: Tensor) -> Tensor:
         rows = together(T)
         if rows is None:
-            return torch.stack([loss(drawn, x) for drawn in kept[:T]]).mean()
+            return torch.stack([loss(drawn, x) for drawn in drawn_data[:T]]).mean()
         return torch.func.vmap(loss, (0, None))(rows, x).mean()
 
     return from_losses(lambda t, x: loss(data(t), x), start, name=name, about=about, mean=mean)

@@ -218,8 +218,8 @@ def judge(
     else:
         allowed = value * (1 + 1e-9)
         verdict = VERIFIED if measured + excess <= allowed else VIOLATED if measured > allowed else UNDECIDED
-    says = remedy() if verdict == VACUOUS and remedy else ""
-    return Bound(name, value, measured, terms, tuple(needs), verdict, repaired, used or {}, says)
+    message = remedy() if verdict == VACUOUS and remedy else ""
+    return Bound(name, value, measured, terms, tuple(needs), verdict, repaired, used or {}, message)
 
 
 def everywhere(name: str, margins: np.ndarray, first_t: int = 1, tolerance: float = 0.0) -> Assumption:
@@ -238,9 +238,9 @@ def fit_slope(T: list[float], values: list[float], start: float) -> Slope | None
     pairs = [(math.log(t), math.log(v)) for t, v in zip(T, values, strict=True) if t >= start and v > 0]
     if len(pairs) < 4 or np.ptp([v for _, v in pairs]) < 1e-12:
         return None
-    found = stats.linregress(*zip(*pairs, strict=True))
-    half = float(stats.t.ppf(0.975, len(pairs) - 2) * found.stderr)
-    return Slope(float(found.slope), float(found.slope) - half, float(found.slope) + half)
+    fit = stats.linregress(*zip(*pairs, strict=True))
+    half = float(stats.t.ppf(0.975, len(pairs) - 2) * fit.stderr)
+    return Slope(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half)
 
 
 def _short(value: Any) -> str:

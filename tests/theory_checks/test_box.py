@@ -36,7 +36,7 @@ ON_THE_BOX = [
 @pytest.mark.parametrize(("recipe", "expected", "slope"), ON_THE_BOX)
 def test_regret_of_ce1_on_the_box(recipe, expected, slope):
     """The same numbers by the compiled recursion."""
-    rule = dataclasses.replace(Rule.of(recipe), box=(-1.0, 1.0))
+    rule = dataclasses.replace(Rule.from_recipe(recipe), box=(-1.0, 1.0))
     rows = [problems.CYCLE_FIRST, *problems.CYCLE]
     theta, g, _ = compiled.run(rule, compiled.linear, rows, [0.0, 0.0], 20_000, eta=0.38)
     regrets = np.cumsum((g * theta).sum(1)) + np.abs(np.cumsum(g, 0)).sum(1)

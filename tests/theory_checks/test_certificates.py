@@ -13,7 +13,7 @@ from theory_checks.search.session import Candidate
 pytest.importorskip("flint", reason="the extra `theory` is not installed")
 
 ROWS = [problems.CYCLE_FIRST, *problems.CYCLE]
-APOLLO = Rule.of(counterexamples.theory_apollo())
+APOLLO = Rule.from_recipe(counterexamples.theory_apollo())
 
 
 def ce1(kind, **changes):

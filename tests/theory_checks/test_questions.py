@@ -36,7 +36,7 @@ def online(g, start=0.0):
 def test_the_recipe_itself_has_linear_regret(name):
     """Recorded from the recipe: the same iterates, and a regret that `regret.check` measures as well."""
     cycle = drift.CYCLES[name]
-    assert drift.Rule.of(RECIPES[name]) == cycle.rule
+    assert drift.Rule.from_recipe(RECIPES[name]) == cycle.rule
     run = record(RECIPES[name], online(cycle.g), 600, lr=InverseSquareRoot(first=cycle.eta))
     # 1e-7: D behind two equal gradients is rounding alone, and θ is clamped
     np.testing.assert_allclose(cycle.run(600).theta, run.theta[:-1], atol=1e-7)
@@ -184,4 +184,4 @@ def test_the_bound_on_ce1_is_no_smaller_than_the_checks():
 
 
 def test_scalar_runs_are_what_the_questions_use():
-    assert recursion.Rule.of(RECIPES["hessian-ema"]).beta_averaging == 0.9
+    assert recursion.Rule.from_recipe(RECIPES["hessian-ema"]).beta_averaging == 0.9

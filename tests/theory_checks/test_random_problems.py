@@ -12,7 +12,7 @@ from sandbox.blocks import EMA, AbsoluteFloor, Monotone, WeakSecant
 from sandbox.recipe import Recipe
 from sandbox.schedules import Geometric, InverseSquareRoot
 from theory_checks import problems, record
-from theory_checks.claims import nonconvex, regret
+from theory_checks.claims import nonconvex, regret, regret_proof
 from theory_checks.claims.regret import STATED
 from theory_checks.proofs import counterexamples
 from theory_checks.report import VERIFIED
@@ -47,7 +47,7 @@ RANDOM = dict(
 def test_identity_0_holds_for_any_run(seed, d, T, sigma, kind):
     """No assumption at all; unprojected problems; residual at rounding of the sums."""
     run = random_run(2 * seed + 1, d, T, sigma, kind, repaired=False)
-    left, right = regret.certificate(run, np.random.default_rng(seed).standard_normal(d))
+    left, right = regret_proof.certificate(run, np.random.default_rng(seed).standard_normal(d))
     size = np.abs(run.g * run.theta[:-1]).sum() + (run.D / run.lr[:, None] * run.theta[:-1] ** 2).sum() + 1
     assert abs(left - right) <= 1e-10 * size
 

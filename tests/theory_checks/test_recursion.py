@@ -43,7 +43,7 @@ def test_equals_the_recipe(name, box):
     """Forty steps in three dimensions, to rounding: 1e-10 of a run that no cycle has drawn apart yet."""
     run = record(RECIPES[name], online(box), 40, lr=InverseSquareRoot(first=0.3))
     assert (run.D.min() < run.D).any()  # the secant rule counts
-    steps = list(recursion.walk(recursion.Rule.of(run.recipe), recursion.linear(ROWS), [0.0] * 3, 40, eta=0.3))
+    steps = list(recursion.walk(recursion.Rule.from_recipe(run.recipe), recursion.linear(ROWS), [0.0] * 3, 40, eta=0.3))
     np.testing.assert_allclose([s.theta for s in steps], run.theta, rtol=0, atol=1e-10)
     np.testing.assert_allclose([s.D for s in steps[:-1]], run.D, rtol=1e-10)
     np.testing.assert_allclose([s.B for s in steps[:-1]], run.B, rtol=1e-8, atol=1e-10)
@@ -73,9 +73,9 @@ def test_same_batch_pairs_do_not_see_linear_losses():
 )
 def test_blocks_that_are_not_written(changes, named):
     with pytest.raises(ValueError, match=f"cannot be run number by number: {named}"):
-        recursion.Rule.of(variants.get("apollo").replace(**changes))
-    assert recursion.Rule.of(variants.get("apollo").replace(decay=Decoupled(weight_decay=0.1))).gamma == 0.1
-    assert recursion.Rule.of(variants.get("apollo").replace(averaging=NoAveraging())).beta_averaging == 0
+        recursion.Rule.from_recipe(variants.get("apollo").replace(**changes))
+    assert recursion.Rule.from_recipe(variants.get("apollo").replace(decay=Decoupled(weight_decay=0.1))).gamma == 0.1
+    assert recursion.Rule.from_recipe(variants.get("apollo").replace(averaging=NoAveraging())).beta_averaging == 0
 
 
 def test_balls_hold_the_exact_result():
@@ -112,5 +112,5 @@ def test_balls_hold_the_exact_result():
 
 
 def test_the_moment_is_the_recipes():
-    rule = recursion.Rule.of(variants.get("apollo").replace(moment=EMA(beta=0.25)))
+    rule = recursion.Rule.from_recipe(variants.get("apollo").replace(moment=EMA(beta=0.25)))
     assert (rule.beta, rule.correct) == (0.25, True)

@@ -1,4 +1,4 @@
-"""The frozen case, and what solvers can decide.
+"""The exact worst case of the method with D at its floor, and what solvers can decide.
 
 With D at its floor σ = 1 Apollo is projected online gradient descent with momentum and rate η/√t.  For that method performance
 estimation (PEPit, extra `theory`) gives the exact worst case over all convex losses with M-bounded gradients on a set of
@@ -6,7 +6,7 @@ diameter D, and no bound may lie below it.
 
 PEPit decides no more than that: a step must be affine in gradients and iterates with coefficients known beforehand, and the
 secant rule divides quartic forms in single coordinates of d.  What scipy decides: θ* of linear losses (`linprog`, up to its
-tolerances) and of smooth ones (L-BFGS-B, to a local minimum: hence the premise on convexity).  It does not decide a worst
+tolerances) and of convex ones (`comparators`), where convexity is a premise.  It does not decide a worst
 case: what `differential_evolution` finds counts only once it is recorded and certified.
 """
 
@@ -44,5 +44,5 @@ def bounds(n: int, eta: float = 0.5, M: float = 1.0, D: float = 1.0, beta: float
     """Theorem 2 and the repaired bounds 1 and 3 with D_t = 1, constant β, one dimension."""
     squares = sum(beta**2 * math.sqrt(t) / eta for t in range(1, n + 1))
     numbers = {"T": n, "trace": 1.0, "G": M, "diameter": D, "radius": D, "sigma": 1.0, "eta": eta}
-    found = regret_bounds.terms(**numbers, beta=beta, betas=beta * n, squares=squares)
-    return {name: float(sum(found[name].values())) for name in (regret_bounds.STATED, "repaired 1", "repaired 3")}
+    terms = regret_bounds.terms(**numbers, beta=beta, betas=beta * n, squares=squares)
+    return {name: float(sum(terms[name].values())) for name in (regret_bounds.STATED, "repaired 1", "repaired 3")}

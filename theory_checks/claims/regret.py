@@ -23,8 +23,7 @@ import torch
 from scipy.spatial.distance import pdist
 from torch import Tensor
 
-from sandbox.blocks import NoProjection
-from theory_checks.claims import premises, regret_bounds
+from theory_checks.claims import premises, regret_bounds, regret_proof
 from theory_checks.claims.premises import (
     AVERAGE,
     CONVEX,
@@ -37,7 +36,7 @@ from theory_checks.claims.premises import (
 )
 from theory_checks.claims.regret_bounds import REPAIRED, STATED
 from theory_checks.record import Run
-from theory_checks.report import Inequality, Report, fit_slope, judge
+from theory_checks.report import Report, fit_slope, judge
 
 
 def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
@@ -81,7 +80,7 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
         measured=regret[T],
         assumptions=assumptions,
         bounds=bounds,
-        steps=_steps(run, star, facts, regret[T], holds),
+        steps=regret_proof.steps(run, star, facts, regret[T], holds),
         curve=curve,
         slope=fit_slope(curve["T"], curve["regret"], min(slope_from, T / 4)),
     )
@@ -128,7 +127,7 @@ def _diameter(points: np.ndarray) -> float:
     """Largest distance between two of the points; beyond 2,000 points up to 1e-9 of it more, and never less.
 
     Two points are at most as far apart as their distances from the centre add up to: with the farthest out first, pairs for
-    which that is no more than what was found already are left out.
+    which that is no more than what was largest already are left out.
     """
     if not np.isfinite(points).all():
         return math.inf
@@ -137,18 +136,18 @@ def _diameter(points: np.ndarray) -> float:
     points = points - points.mean(axis=0)
     points = points[np.argsort(-np.linalg.norm(points, axis=1))]
     squares, radii = (points**2).sum(axis=1), np.linalg.norm(points, axis=1)
-    found, at = 0.0, 0
+    largest, at = 0.0, 0
     for _ in range(8):  # a large distance to begin with: from a point to the farthest, and from there again
         apart = np.linalg.norm(points - points[at], axis=1)
-        found, at = max(found, float(apart.max())), int(apart.argmax())
+        largest, at = max(largest, float(apart.max())), int(apart.argmax())
     blocks = [slice(i, i + 1024) for i in range(0, len(points), 1024)]
     for i, one in enumerate(blocks):
         for other in blocks[i:]:
-            if radii[one.start] + radii[other.start] <= found * (1 + 1e-9):
+            if radii[one.start] + radii[other.start] <= largest * (1 + 1e-9):
                 break
             apart = squares[one, None] + squares[other] - 2 * points[one] @ points[other].T
-            found = max(found, float(np.sqrt(max(apart.max(), 0.0))))
-    return found * (1 + 1e-9)
+            largest = max(largest, float(np.sqrt(max(apart.max(), 0.0))))
+    return largest * (1 + 1e-9)
 
 
 def _terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float]]:
@@ -170,54 +169,3 @@ def _numbers(run: Run, facts: dict[str, Any], T: int) -> dict[str, Any]:
         "betas": float(betas.sum()),
         "squares": float((betas**2 / rates).sum()),
     }
-
-
-def certificate(run: Run, star: np.ndarray) -> tuple[float, float]:
-    """Both sides of identity 0 (a_t = θ_t - θ*), which needs no assumption but what the step is: θ_{t+1} = θ_t - η_t m_t/D_t
-    with m_t = β_t m_{t-1} + (1-β_t) g_t, unprojected:
-
-    Σ g_t·a_t = ½[Σ_j u_{1,j}a_{1,j}² + Σ_{t≥2} Σ_j (u_{t,j}-u_{t-1,j})a_{t,j}² - Σ_j u_{T,j}a_{T+1,j}²]
-                + ½ Σ η_t ‖m_t‖²_{D_t^{-1}} + Σ β_t (g_t - m_{t-1})·a_t
-    """
-    a, u = run.theta - star, run.D / run.lr[:, None]
-    before = np.vstack([np.zeros_like(run.m[:1]), run.m[:-1]])
-    left = (run.g * a[:-1]).sum()
-    path = (u[0] * a[0] ** 2).sum() + (np.diff(u, axis=0) * a[1:-1] ** 2).sum() - (u[-1] * a[-1] ** 2).sum()
-    steps = (run.lr[:, None] * run.m**2 / run.D).sum()
-    past = (run.beta[:, None] * (run.g - before) * a[:-1]).sum()
-    return float(left), float(path / 2 + steps / 2 + past)
-
-
-def _steps(run: Run, star: np.ndarray, facts: dict[str, Any], regret: float, holds: dict[str, bool]) -> list[Inequality]:
-    """The proof of Theorem 2, each step as an inequality of its own."""
-    a, u = run.theta[:-1] - star, run.D / run.lr[:, None]
-    S = 2 * np.sqrt(run.T) - 1
-    growth = np.diff(u, axis=0)
-    square = (a**2).sum(axis=1)
-    left, right = certificate(run, star)
-    found = [Inequality("convexity: regret ≤ Σ g_t·(θ_t - θ*)", regret, left)]
-    if isinstance(run.recipe.projection, NoProjection):
-        of_step = holds[DIRECTION] and holds[AVERAGE]
-        why = "" if of_step else f"the direction is not m/D with {AVERAGE}"
-        size = 1e-9 * (abs(left) + abs(right) + 1)
-        found.append(Inequality("certificate (identity 0): |left - right|", abs(left - right), size, why))
-    return [
-        *found,
-        Inequality(
-            "Σ_t Σ_j (u_t - u_{t-1}) a_t² ≤ Σ_t ‖a_t‖² Σ_j (u_t - u_{t-1})",
-            float((growth * a[1:] ** 2).sum()),
-            float((square[1:] * growth.sum(axis=1)).sum()),
-            where_it_fails="the step of the paper's proof that fails",
-        ),
-        Inequality(
-            "Σ_t Σ_j (u_t - u_{t-1}) a_t² ≤ D² Σ_j (u_T - u_1), as coordinatewise growth gives",
-            float((growth * a[1:] ** 2).sum()),
-            float(facts["radius"] ** 2 * (u[-1] - u[0]).sum()),
-        ),
-        Inequality(
-            "Σ η_t ‖m_t‖²/D_t ≤ ηG²/σ (2√T - 1)",
-            float((run.lr[:, None] * run.m**2 / run.D).sum()),
-            float(facts["η"] * facts["G"] ** 2 / facts["σ"] * S),
-        ),
-        Inequality("Σ 1/√t ≤ 2√T - 1", float((np.arange(1, run.T + 1) ** -0.5).sum()), float(S)),
-    ]

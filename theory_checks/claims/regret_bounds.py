@@ -104,7 +104,9 @@ def remedy(name: str, numbers: dict[str, Any], trivial: float) -> str:
         return "not finite"
     longer, larger = np.geomspace(1, 1e12, 2401), np.geomspace(1e-8, 1e8, 3201)
     from_T, for_eta = longer[excess(longer=longer) <= 1], eta * larger[excess(larger=larger) <= 1]
-    says = f"{excess():.3g} times the trivial bound GDT; "
-    says += f"not so from T ≈ {T * from_T[0]:.2g} at this η" if len(from_T) else f"so up to T = {T * longer[-1]:.0e} at this η"
-    says += f", or here for η in [{for_eta[0]:.2g}, {for_eta[-1]:.2g}]" if len(for_eta) else ", and here for every η"
-    return says + " (with G, D, ‖D_T‖₁ as measured)"
+    message = f"{excess():.3g} times the trivial bound GDT; "
+    message += (
+        f"not so from T ≈ {T * from_T[0]:.2g} at this η" if len(from_T) else f"so up to T = {T * longer[-1]:.0e} at this η"
+    )
+    message += f", or here for η in [{for_eta[0]:.2g}, {for_eta[-1]:.2g}]" if len(for_eta) else ", and here for every η"
+    return message + " (with G, D, ‖D_T‖₁ as measured)"

@@ -20,27 +20,29 @@ from theory_checks.report import Report, everywhere
 def check(recipe: str | Recipe, problem: str | Problem, T: int, *, lr: float, h: np.ndarray | None = None) -> Report:
     """The weak secant equation at every step, and, where the diagonal Hessian h is given, the distance of B to ηh.
 
-    Raises ValueError for a recipe with decay, whose d is not m/D alone.
+    Raises ValueError for a recipe whose d is not m/D alone.
     """
     base, problem = lookup.recipe(recipe), problems.get(problem)
-    if not isinstance(base.decay, NoDecay) or base.scope not in ("parameter", "global"):
-        raise ValueError("weak_secant takes recipes without decay outside the gradient and with one scope a tensor")
+    if not isinstance(base.decay, NoDecay) or base.solve != Recipe().solve or base.scope not in ("parameter", "global"):
+        raise ValueError(
+            "weak_secant takes recipes with d = m/D, without decay outside the gradient, with one scope per tensor"
+        )
     run = record(base, problem, T, lr=lr)
     d, y = run.m[:-1] / run.D[:-1], np.diff(run.m, axis=0)
     left, right = (d * run.B[1:] * d).sum(axis=1), -(d * y).sum(axis=1)
     size = np.abs(d * run.B[1:] * d).sum(axis=1) + np.abs(d * y).sum(axis=1) + np.abs(d * run.B[:-1] * d).sum(axis=1)
     residual = np.abs(left - right) / np.maximum(size, 1e-300)
-    known = [everywhere("dᵀB'd = -dᵀy (ε = 0)", 1e-10 - residual, first_t=2)]
+    assumptions = [everywhere("dᵀB'd = -dᵀy (ε = 0)", 1e-10 - residual, first_t=2)]
     facts = {"T": T, "share of steps with dᵀBd > 0": float((left > 0).mean())}
     if h is not None:
         distance = np.linalg.norm(run.B - lr * h, axis=1)
-        known.append(everywhere("‖B_t - ηh‖₂ never increases", -np.diff(distance) + 1e-9 * distance[:-1], first_t=2))
+        assumptions.append(everywhere("‖B_t - ηh‖₂ never increases", -np.diff(distance) + 1e-9 * distance[:-1], first_t=2))
         facts["‖B_T - ηh‖ / ‖ηh‖"] = float(distance[-1] / np.linalg.norm(lr * h))
     return Report(
         title=f"weak secant equation of {base.name} on {problem.name}",
         facts=facts,
         quantity="largest relative residual",
         measured=float(residual.max(initial=0.0)),
-        assumptions=known,
+        assumptions=assumptions,
         bounds=[],
     )

@@ -62,8 +62,8 @@ def answer(name: str, *, T: int = 20_000, certify: bool = False) -> Answer:
     began = time.perf_counter()
     question, verdict, measure, proof = QUESTIONS[name]
     evidence = measure(T)
-    said = str(certificates.certify(proof, name)) if certify and proof is not None else ""
-    return Answer(name, question, verdict, evidence, said, time.perf_counter() - began)
+    certificate = str(certificates.certify(proof, name)) if certify and proof is not None else ""
+    return Answer(name, question, verdict, evidence, certificate, time.perf_counter() - began)
 
 
 def answers(*, T: int = 20_000, certify: bool = False) -> list[Answer]:
@@ -98,8 +98,8 @@ def _ceiling(T: int) -> str:
 
 
 def _tight(T: int) -> str:
-    found = [tightness.attained(t, beta, eta=0.05) for beta in (0.0, 0.5, 0.875) for t in (T, 50 * T)]
-    return "largest R/bound " + ", ".join(f"{a.ratio:.3f} (β = {a.beta:g}, T = {a.T:,})" for a in found)
+    ratios = [tightness.attained(t, beta, eta=0.05) for beta in (0.0, 0.5, 0.875) for t in (T, 50 * T)]
+    return "largest R/bound " + ", ".join(f"{a.ratio:.3f} (β = {a.beta:g}, T = {a.T:,})" for a in ratios)
 
 
 def _same_batch(T: int) -> str:
@@ -116,12 +116,12 @@ QUESTIONS: dict[str, Entry] = {
     ),
     "scale-invariant": (
         "Is scale-invariant's regret sublinear on convex losses with bounded gradients, on a box?",
-        "refuted for every β < 1 (drift)",
+        "refuted for every β < 1 with ε = 0 (drift)",
         *_drift("scale-invariant"),
     ),
     "scale-invariant-momentum": (
         "Is scale-invariant's with momentum, β = 0.9?",
-        "refuted (drift)",
+        "refuted, with ε = 1e-4 and bias correction as well (drift)",
         *_drift("scale-invariant, β = 0.9"),
     ),
     "hessian-ema": (
@@ -133,13 +133,13 @@ QUESTIONS: dict[str, Entry] = {
     "tight": ("Is repaired bound 3 tight?", "proved: R/bound → 1 for every β (tightness)", _tight, None),
     "same-batch": (
         "Does Apollo with same-batch pairs differ?",
-        "proved: O(√T) on linear losses; refuted with kinks (same_batch)",
+        "proved: O(√T) on linear losses; refuted with kinks, for β = 0 (same_batch)",
         _same_batch,
         lambda kind: same_batch.Kinked().proof(kind, CERTIFIED, 0.25),
     ),
     "same-batch-smooth": (
         "And on smooth losses?",
-        "proved: O(√T) in one dimension (same_batch); refuted in two (rotation)",
+        "proved: O(√T) in one dimension (same_batch); refuted in two, for β = 0 (rotation)",
         lambda T: f"{_measured(rotation.Rounds().regrets(T))}, on losses that follow the float64 run",
         lambda kind: rotation.Rounds().proof(kind, CERTIFIED, 0.25),
     ),

@@ -36,9 +36,9 @@ class Rate:
 
     def __str__(self) -> str:
         s = self.slope
-        found = "none" if s is None else f"{s.value:.3f} [{s.low:.3f}, {s.high:.3f}]"
+        slope = "none" if s is None else f"{s.value:.3f} [{s.low:.3f}, {s.high:.3f}]"
         end = f"{self.quantity} {self.values[-1]:.6g} at T = {self.T[-1]:,}"
-        return f"{self.name}: slope {found}, the theorem's {self.exponent:g}; {end}"
+        return f"{self.name}: slope {slope}, the theorem's {self.exponent:g}; {end}"
 
 
 def ladder(T: int, points: int = 25, first: int = 10) -> list[int]:
@@ -54,21 +54,21 @@ def _rate(name: str, quantity: str, Ts: list[int], values: list[float], exponent
 def of_regret(T: int) -> list[Rate]:
     """Regret over T on the worst cycles, and CE1's with Theorem 2's bound."""
     Ts = ladder(T)
-    found = [_ce1(T, Ts)]
+    curves = [_ce1(T, Ts)]
     for name, cycle in drift.CYCLES.items():
         values = cycle.regrets(T)
-        found.append(_rate(name, "regret", Ts, [float(values[t - 1]) for t in Ts], 0.5))
+        curves.append(_rate(name, "regret", Ts, [float(values[t - 1]) for t in Ts], 0.5))
     # an adversary that looks at each step is run in Python: a tenth of the length
     Ts = ladder(max(T // 10, 10))
     for name, regrets in {"with kinks": same_batch.Kinked().regrets, "smooth": rotation.Rounds().regrets}.items():
         values = regrets(Ts[-1])
-        found.append(_rate(f"same-batch pairs, {name}", "regret", Ts, [float(values[t - 1]) for t in Ts], 0.5))
-    return [*found, _monotone(T, ladder(T))]
+        curves.append(_rate(f"same-batch pairs, {name}", "regret", Ts, [float(values[t - 1]) for t in Ts], 0.5))
+    return [*curves, _monotone(T, ladder(T))]
 
 
 def _ce1(T: int, Ts: list[int]) -> Rate:
     """CE1, unprojected; for the diameter the bound has the diagonal of the box around iterates and θ*, which is no smaller."""
-    rule, rows = Rule.of(counterexamples.theory_apollo()), [problems.CYCLE_FIRST, *problems.CYCLE]
+    rule, rows = Rule.from_recipe(counterexamples.theory_apollo()), [problems.CYCLE_FIRST, *problems.CYCLE]
     star, G = problems.CYCLE_COMPARATOR, max(math.hypot(*row) for row in rows[1:])
     theta, g, D = compiled.run(rule, compiled.linear, rows, [0.0, 0.0], T, eta=0.38)
     total = np.cumsum((g * (theta - star)).sum(axis=1))
@@ -121,7 +121,7 @@ def _least(size: float, start: float, T: int, eta: float) -> np.ndarray:
         # f' = size x/√(1 + x²)
         return [size * x / kind.sqrt(1 + x * x)]
 
-    rule = Rule.of(counterexamples.theory_apollo())
+    rule = Rule.from_recipe(counterexamples.theory_apollo())
     return np.minimum.accumulate(compiled.run(rule, slope, [[size]] * 2, [start], T, eta=eta).g[:, 0] ** 2)
 
 

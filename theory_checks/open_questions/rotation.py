@@ -1,4 +1,4 @@
-"""Same-batch pairs on smooth losses in the plane: linear regret.
+"""Same-batch pairs on smooth losses in the plane, β = 0, ε = 0: linear regret.
 
 With y = ∇f_t(θ_t) - ∇f_t(θ_{t-1}) and a loss of curvature h, the secant rule says dᵀB d = η_{t-1} h ‖d‖², which falls to 0:
 B becomes orthogonal to d² (d = d_{t-1}), by the projection onto that hyperplane.  In one dimension that is B → 0.  In the plane
@@ -61,7 +61,7 @@ class Rounds:
 
         Raises Unseparated in ball arithmetic of too little precision.
         """
-        recursion, losses, found = Recursion(RULE, self.eta, kind), np.zeros((T, 5)), []
+        recursion, losses, steps_taken = Recursion(RULE, self.eta, kind), np.zeros((T, 5)), []
         state, h = recursion.begin([0.0, 0.0]), self.b / self.eta
         # two steps put B at (b_0, 0)
         steps = self._steps()
@@ -75,8 +75,8 @@ class Rounds:
             losses[t - 1, :2] = [float(x) * z for x, z in zip(D, d, strict=True)]
             step, state = recursion.step(t, state, _oracle(losses[t - 1], kind), t == 1)
             linear_proofs.enclosed(step, kind)
-            found.append(step)
-        return losses, found
+            steps_taken.append(step)
+        return losses, steps_taken
 
     def _steps(self) -> Ahead[None]:
         """d_t and whether f_t is curved; takes t and θ_t."""

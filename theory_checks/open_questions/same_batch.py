@@ -6,7 +6,8 @@ without a condition, and CE1 refutes nothing.  **Proved: it differs there.**
 Smooth losses in one dimension, β = 0: B_{t+1} = η_t h with h ≤ L between the two points, so D = σ from t ≥ (ηL/σ)² on, and
 regret is O(√T).  **Proved.**  In two dimensions B remembers other directions.  **Refuted: linear regret**, `rotation`.
 
-Losses with a kink: a large slope C to the right of a point between θ_{t-1} and θ_t, a smaller c to its left, and then -1 twice.
+Losses with a kink, β = 0, ε = 0: a large slope C to the right of a point between θ_{t-1} and θ_t, a smaller c to its left, and
+then -1 twice.
 At the kink y = C - c, so D = (C - c)σ and the step is short; the two others are on the floor.  θ goes right where
 C/(C - c) < 2, and -1 is the better end where c > 2.  **Refuted: linear regret**, `Kinked`.
 """
@@ -65,15 +66,15 @@ class Kinked:
 
     def losses(self, steps: list[recursion.Step], kind: Any = Floats) -> list[Any]:
         """f_t(θ_t) - f_t(-1): summed, a lower bound of the regret."""
-        found = []
+        excesses = []
         for s in steps:
             x = s.theta[0]
             if s.t % 3 != 1:
-                found.append(-x - 1)
+                excesses.append(-x - 1)
             else:
                 kink = kind.number(self.kinks[s.t])
-                found.append(s.g[0] * (x - kink) + kind.number(self.c) * (1 + kink))
-        return found
+                excesses.append(s.g[0] * (x - kink) + kind.number(self.c) * (1 + kink))
+        return excesses
 
     def regrets(self, T: int) -> np.ndarray:
         """Σ_{s≤t} f_s(θ_s) - f_s(-1) for t = 1 … T."""

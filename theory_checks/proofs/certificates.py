@@ -71,8 +71,8 @@ def certify(what: str | Callable[[Balls], Proof], name: str = "", precisions: Se
                 left, right = ball_arithmetic.show(proof.left), ball_arithmetic.show(proof.right)
         if not verdict.startswith("not separated"):
             break
-    gone = time.perf_counter() - began
-    return Certificate(name or claim, claim, left, right, verdict, verdict == "proved", bits, kind.undecided, first, gone)
+    seconds = time.perf_counter() - began
+    return Certificate(name or claim, claim, left, right, verdict, verdict == "proved", bits, kind.undecided, first, seconds)
 
 
 def _verdict(proof: Proof, bits: int, undecided: int) -> str:
@@ -91,13 +91,13 @@ def _verdict(proof: Proof, bits: int, undecided: int) -> str:
 def theorem_2(kind: Balls) -> Proof:
     """CE1, T = 1,201."""
     rows = [problems.CYCLE_FIRST, *problems.CYCLE]
-    rule = Rule.of(counterexamples.theory_apollo())
+    rule = Rule.from_recipe(counterexamples.theory_apollo())
     return linear_proofs.theorem_2(kind, rows, problems.CYCLE_COMPARATOR, eta=0.38, T=1201, rule=rule)
 
 
 def theorem_3(kind: Balls, T: int = 400, eta: float = 0.05) -> Proof:
     """CE2: f = √(1+x²), |f'| < 1 = H, 0 < f'' ≤ 1 = L, f ≥ 1."""
-    rule = Rule.of(counterexamples.theory_apollo())
+    rule = Rule.from_recipe(counterexamples.theory_apollo())
 
     def slope(t: int, x: list) -> list:
         return [x[0] / kind.sqrt(1 + x[0] * x[0])]

@@ -146,8 +146,8 @@ def _source(rule: Rule, gradient: Gradient, d: int, k: int, eta: float) -> str:
     step, new = recursion.step(_Symbol(program, "t"), State(*old), lambda t, theta: gradient(theta, row, program), first=False)
     # everything is read before anything is written
     out = [program.note(str(x)) for x in (*step.theta, *step.g, *step.D)]
-    kept = [program.note(str(x)) for x in _flat(new)]
-    body = program.lines + [f"out[{i}] = {x};" for i, x in enumerate(out)] + [f"s[{i}] = {x};" for i, x in enumerate(kept)]
+    after = [program.note(str(x)) for x in _flat(new)]
+    body = program.lines + [f"out[{i}] = {x};" for i, x in enumerate(out)] + [f"s[{i}] = {x};" for i, x in enumerate(after)]
     return "\n".join([
         "#include <math.h>",
         'extern "C" void run(long T, long n, double *s, const double *rows, double *out) {',

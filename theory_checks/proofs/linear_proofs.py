@@ -124,7 +124,7 @@ def difference(x: Sequence[Any], y: Sequence[Any]) -> list[Any]:
 def smallest(values: Any) -> Any:
     """The least of some balls, as a ball."""
     values = iter(values)
-    found = next(values)
+    least = next(values)
     for x in values:
-        found = found.min(x)
-    return found
+        least = least.min(x)
+    return least

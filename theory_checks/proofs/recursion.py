@@ -84,8 +84,8 @@ class Rule:
     same_batch: bool = False
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Rule:
-        """A recipe's numbers.  Raises ValueError for one with a block that is not written here, naming the block."""
+    def from_recipe(cls, recipe: Recipe) -> Rule:
+        """Returns a recipe's numbers.  Raises ValueError for one with a block that is not written here, naming the block."""
         moment, curvature, averaging, decay, projection = (
             cast(Any, getattr(recipe, slot)) for slot in ("moment", "curvature", "averaging", "decay", "projection")
         )
@@ -224,8 +224,8 @@ def walk(
     recursion = Recursion(rule, eta, kind, decreasing)
     state = recursion.begin(start)
     for t in range(1, T + 1):
-        found, state = recursion.step(t, state, oracle, first=t == 1)
-        yield found
+        step, state = recursion.step(t, state, oracle, first=t == 1)
+        yield step
     zeros = [kind.number(0.0)] * len(start)
     yield Step(T + 1, state.theta, zeros, state.m, state.B, state.D_old, state.lr_old)
 
@@ -242,5 +242,5 @@ def _dot(x: Vector, y: Vector) -> Any:
 
 def linear(rows: Sequence[Any], kind: Arithmetic = Floats) -> Oracle:
     """The gradients of f_t(θ) = g_t·θ: g_1 = rows[0], then the other rows in turn for ever."""
-    made = [[kind.number(float(x)) for x in row] for row in rows]
-    return lambda t, theta: made[0 if t == 1 else 1 + (t - 2) % (len(made) - 1)]
+    gradients = [[kind.number(float(x)) for x in row] for row in rows]
+    return lambda t, theta: gradients[0 if t == 1 else 1 + (t - 2) % (len(gradients) - 1)]

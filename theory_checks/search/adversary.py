@@ -121,8 +121,8 @@ class Outcome:
         """Everything, the report included, as JSON."""
         parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)} | {"news": self.news}
         if self.candidate is not None and self.report is not None:
-            found = dataclasses.asdict(self.candidate)
-            parts["candidate"] = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()}
+            fields = dataclasses.asdict(self.candidate)
+            parts["candidate"] = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
             parts["report"] = json.loads(self.report.to_json())
         parts["ratio"] = self.ratio if math.isfinite(self.ratio) else None
         return json.dumps(parts, indent=1, ensure_ascii=False)
@@ -173,18 +173,18 @@ def search(
         pass
     except KeyboardInterrupt:
         interrupted = True
-    return _checked(session, theorem, seed, interrupted)
+    return _conclude(session, theorem, seed, interrupted)
 
 
-def _checked(session: Session, theorem: str, seed: int, interrupted: bool) -> Outcome:
+def _conclude(session: Session, theorem: str, seed: int, interrupted: bool) -> Outcome:
     """The best candidate whose recorded run keeps every assumption, judged by `regret.check`."""
-    seconds = session.gone
+    seconds = session.elapsed
     chosen, report, ratio, refuted, first = None, None, -math.inf, False, None
     for candidate in session.best:
-        found = candidate.report(session.target)
-        applies = [b for b in map(found.bound, session.target.bounds) if not b.verdict.startswith("not applicable")]
+        checked = candidate.report(session.target)
+        applies = [b for b in map(checked.bound, session.target.bounds) if not b.verdict.startswith("not applicable")]
         if applies:
-            chosen, report, ratio = candidate, found, max(b.ratio for b in applies)
+            chosen, report, ratio = candidate, checked, max(b.ratio for b in applies)
             refuted = any(b.verdict == VIOLATED for b in applies)
             first = _first(candidate, session.target) if refuted else None
             break
@@ -199,7 +199,7 @@ def certify(outcome: Outcome) -> certificates.Certificate:
     c, target = outcome.candidate, TARGETS[outcome.theorem]
     if not outcome.refuted or c is None or outcome.report is None:
         raise ValueError(f"{target.about}: {outcome.verdict}, nothing to certify")
-    rule = Rule.of(target.recipe.with_hyperparameters({"moment.beta": c.beta}))
+    rule = Rule.from_recipe(target.recipe.with_hyperparameters({"moment.beta": c.beta}))
     bound = next(b.name for b in map(outcome.report.bound, target.bounds) if b.verdict == VIOLATED)
     rows = [c.first, *c.cycle]
     return certificates.certify(
@@ -211,8 +211,8 @@ def _first(c: Candidate, target: Target) -> int:
     """The first T at which a recorded run violates a bound."""
     h = batched_runs.replay(target.recipe, batched_runs.table(c.first[None], c.cycle[None], c.T), np.array([c.beta]))
     all_T = np.arange(1, c.T + 1)
-    found = batched_runs.ratios(h, np.array([c.eta]), c.star[None], target.bounds, target.coordinatewise, all_T)[0]
-    above = (int(T) for T in all_T[found > 1] if any(b.verdict == VIOLATED for b in _bounds(c, target, int(T))))
+    ratios = batched_runs.ratios(h, np.array([c.eta]), c.star[None], target.bounds, target.coordinatewise, all_T)[0]
+    above = (int(T) for T in all_T[ratios > 1] if any(b.verdict == VIOLATED for b in _bounds(c, target, int(T))))
     return next(above, c.T)
 
 

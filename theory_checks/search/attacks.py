@@ -23,27 +23,29 @@ def stand_still(session: Session, starts: int = 5, rounds: int = 4, elite: int =
     champion = np.empty((0, 2 + 2 * session.period))
     while True:
         drawn = [stationary_cycles.draw(session.rng, 1024, session.period) for _ in range(starts)]
-        found = stationary_cycles.ranked([stationary_cycles.cycles(genes, session.tick, steps=25) for genes in drawn])
-        broadcast_state(session, found)
+        cycles = stationary_cycles.ranked([stationary_cycles.cycles(genes, session.tick, steps=25) for genes in drawn])
+        choose_rate_and_comparator(session, cycles)
         for _ in range(rounds):
-            genes = np.vstack([found.genes[:elite].numpy(), champion])
+            genes = np.vstack([cycles.genes[:elite].numpy(), champion])
             if not len(genes):
                 break
-            found = stationary_cycles.evolve(session.rng, genes, 30, session.tick)
-            broadcast_state(session, found)
-        champion = np.vstack([found.genes[:1].numpy(), champion])[:2]
+            cycles = stationary_cycles.evolve(session.rng, genes, 30, session.tick)
+            choose_rate_and_comparator(session, cycles)
+        champion = np.vstack([cycles.genes[:1].numpy(), champion])[:2]
 
 
-def entries(found: stationary_cycles.Cycles, most: int) -> tuple[np.ndarray, np.ndarray]:
+def entries(cycles: stationary_cycles.Cycles, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The ways into the best cycles: g_1 (n, 2) and cycles (n, P, 2), n ≤ most."""
-    rows = [way for B, g in zip(found.B.numpy(), found.g.numpy(), strict=True) for way in stationary_cycles.enter(B, g)][:most]
-    P = found.g.shape[1]
+    rows = [way for B, g in zip(cycles.B.numpy(), cycles.g.numpy(), strict=True) for way in stationary_cycles.enter(B, g)][
+        :most
+    ]
+    P = cycles.g.shape[1]
     return np.array([r[0] for r in rows]).reshape(-1, 2), np.array([r[1] for r in rows]).reshape(-1, P, 2)
 
 
-def broadcast_state(session: Session, found: stationary_cycles.Cycles, most: int = 12) -> None:
+def choose_rate_and_comparator(session: Session, cycles: stationary_cycles.Cycles, most: int = 12) -> None:
     """The best η and direction of θ* for the ways into the best cycles: a grid, then Nelder-Mead on the most promising."""
-    first, cycle = entries(found, most)
+    first, cycle = entries(cycles, most)
     if not len(first):
         return
     h = batched_runs.replay(
@@ -99,8 +101,8 @@ def evolve(session: Session, members: int = 96, generations: int = 120) -> None:
     high = np.array([1.0] * (2 + 2 * P) + [math.log(20.0), math.pi, 0.9])
     still = stationary_cycles.ranked([stationary_cycles.cycles(stationary_cycles.draw(session.rng, 1024, P), session.tick, 25)])
     first, cycle = entries(still, members // 6)
-    known = np.hstack([first, cycle.reshape(-1, 2 * P)])
-    known /= np.abs(known).max(axis=1, keepdims=True)
+    prepared = np.hstack([first, cycle.reshape(-1, 2 * P)])
+    prepared /= np.abs(prepared).max(axis=1, keepdims=True)
 
     def value(x: np.ndarray, Ts: np.ndarray) -> np.ndarray:
         """(n,) from n columns of genes: minus the largest ratio over Ts."""
@@ -110,11 +112,11 @@ def evolve(session: Session, members: int = 96, generations: int = 120) -> None:
         for least in (1, 10, 100):
             Ts = np.unique(np.geomspace(min(least, longest), longest, 12).astype(int))
             start = session.rng.uniform(low, high, (members, len(low)))
-            start[: len(known), : 2 + 2 * P] = known
-            found = differential(value, low, high, start, generations, session.rng, args=(Ts,))
-            T = Ts[[run_genes(session, found.x[None], Ts)[0].argmax()]]
+            start[: len(prepared), : 2 + 2 * P] = prepared
+            result = differential(value, low, high, start, generations, session.rng, args=(Ts,))
+            T = Ts[[run_genes(session, result.x[None], Ts)[0].argmax()]]
             optimize.minimize(
-                lambda x, T=T: float(value(x[:, None], T)[0]), found.x, method="Nelder-Mead", options={"maxfev": 300}
+                lambda x, T=T: float(value(x[:, None], T)[0]), result.x, method="Nelder-Mead", options={"maxfev": 300}
             )
 
 
@@ -123,9 +125,9 @@ def run_genes(session: Session, genes: np.ndarray, Ts: np.ndarray) -> np.ndarray
     first, cycle = genes[:, :2], genes[:, 2:-3].reshape(len(genes), -1, 2)
     eta, star, beta = np.exp(genes[:, -3]), comparator(cycle, genes[:, -2]), genes[:, -1]
     h = batched_runs.replay(session.target.recipe, batched_runs.table(first, cycle, int(Ts[-1])), beta, session.tick)
-    found = np.nan_to_num(session.measure(h, eta, star, Ts), nan=-1.0, neginf=-1.0)
-    i, at = np.unravel_index(found.argmax(), found.shape)
-    if found[i, at] > session.ratio:
-        ratio, T = float(found[i, at]), int(Ts[at])
+    ratios = np.nan_to_num(session.measure(h, eta, star, Ts), nan=-1.0, neginf=-1.0)
+    i, at = np.unravel_index(ratios.argmax(), ratios.shape)
+    if ratios[i, at] > session.ratio:
+        ratio, T = float(ratios[i, at]), int(Ts[at])
         session.offer(Candidate(first[i], cycle[i], star[i], float(eta[i]), float(beta[i]), T, ratio))
-    return found
+    return ratios

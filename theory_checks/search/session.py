@@ -87,10 +87,10 @@ class Session:
     at_T: dict[int, float] = dataclasses.field(default_factory=dict)
     evaluated: int = 0
     began: float = dataclasses.field(default_factory=lambda: time.monotonic())
-    told: float = -1.0
+    reported: float = -1.0
 
     @property
-    def gone(self) -> float:
+    def elapsed(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.began
 
@@ -101,24 +101,24 @@ class Session:
 
     def tick(self) -> None:
         """To be called often.  Raises Over when the time is up or `stop_at` reached."""
-        gone = self.gone
-        if self.progress is not None and gone - self.told >= 0.5:
-            self.told = gone
-            found = f"regret/bound {self.ratio:.3f}" if self.best else "searching"
-            self.progress(min(int(gone), int(self.seconds)), int(self.seconds), found)
-        if gone > self.seconds or self.ratio > self.stop_at:
+        elapsed = self.elapsed
+        if self.progress is not None and elapsed - self.reported >= 0.5:
+            self.reported = elapsed
+            message = f"regret/bound {self.ratio:.3f}" if self.best else "searching"
+            self.progress(min(int(elapsed), int(self.seconds)), int(self.seconds), message)
+        if elapsed > self.seconds or self.ratio > self.stop_at:
             raise Over
 
     def measure(self, h: batched_runs.History, eta: np.ndarray, star: np.ndarray, Ts: np.ndarray) -> np.ndarray:
         """`batched_runs.ratios` for the statement under attack, (N, len(Ts))."""
-        found = batched_runs.ratios(h, eta, star, self.target.bounds, self.target.coordinatewise, Ts)
-        self.evaluated += len(found)
-        for T, ratio in zip(Ts, found.max(axis=0), strict=True):
+        ratios = batched_runs.ratios(h, eta, star, self.target.bounds, self.target.coordinatewise, Ts)
+        self.evaluated += len(ratios)
+        for T, ratio in zip(Ts, ratios.max(axis=0), strict=True):
             self.at_T[int(T)] = max(float(ratio), self.at_T.get(int(T), -math.inf))
-        return found
+        return ratios
 
     def offer(self, candidate: Candidate) -> None:
         """Keeps a candidate if it is among the best."""
         if candidate.ratio > (1.001 * self.trace[-1][1] if self.trace else -math.inf):
-            self.trace.append((self.gone, candidate.ratio))
+            self.trace.append((self.elapsed, candidate.ratio))
         self.best = sorted([*self.best, candidate], key=lambda c: -c.ratio)[:KEPT]

@@ -93,8 +93,8 @@ def equations(x: Tensor, word: Tensor) -> Tensor:
 
 
 def _twice(x: Tensor, word: Tensor) -> tuple[Tensor, Tensor]:
-    found = equations(x, word)
-    return found, found
+    residuals = equations(x, word)
+    return residuals, residuals
 
 
 _linearised = torch.func.vmap(torch.func.jacrev(_twice, has_aux=True))
@@ -167,10 +167,11 @@ def cycles(genes: np.ndarray, tick: Callable[[], None], steps: int = 15) -> Cycl
     return Cycles(closed, g / G[:, None, None], B, D, rho, radius, residual)
 
 
-def fitness(found: Cycles) -> np.ndarray:
+def fitness(population: Cycles) -> np.ndarray:
     """(N,), lower is better: -ρ for what is closed and attracts; above 0 what only is closed; above 1 what is not."""
-    unstable = 0.5 + found.radius.clamp(max=1e6).log() / 20 - found.rho
-    value = torch.where(found.good, -found.rho, torch.where(found.residual < CLOSED, unstable, 2 - 1 / (1 + found.residual)))
+    unstable = 0.5 + population.radius.clamp(max=1e6).log() / 20 - population.rho
+    value = torch.where(population.residual < CLOSED, unstable, 2 - 1 / (1 + population.residual))
+    value = torch.where(population.good, -population.rho, value)
     return value.nan_to_num(9.0).numpy()
 
 
@@ -196,8 +197,8 @@ def evolve(
     low = np.array([-8.0, -8.0] + P * [-math.pi] + P * [0.0])
     high = np.array([8.0, 8.0] + P * [3 * math.pi] + P * [1.0])
     start = around(rng, genes, members).clip(low, high)
-    found = differential(lambda x: fitness(cycles(x.T, tick)), low, high, start, generations, rng)
-    return ranked([cycles(found.population, tick, steps=25)])
+    result = differential(lambda x: fitness(cycles(x.T, tick)), low, high, start, generations, rng)
+    return ranked([cycles(result.population, tick, steps=25)])
 
 
 def ranked(parts: list[Cycles]) -> Cycles:
