@@ -84,12 +84,12 @@ def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
         if "product" in recipe.inputs:
             inputs["product"] = back(recipe.asked(state, params))[0]
         if recipe.draws_labels:
-            with labels.Drawn(z["sampled"]) as drawn:
+            with labels.Drawn(z["sampled"]):
                 other = grad(watched if at == "sampled" else loss)(params, batch)
             if "sampled" in recipe.inputs:
-                inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
+                inputs["sampled"] = other
         if at:
-            state = watched.into(state, spec, drawn.count if at == "sampled" else None)
+            state = watched.into(state, spec)
         finite = value.isfinite() & torch.stack([g.sum() for g in pytree.tree_leaves(grads)]).isfinite().all()
         return state, grads, inputs, value.detach(), finite
 
@@ -114,15 +114,15 @@ class _Watched:
     def __call__(self, params: Any, batch: Any) -> Tensor:
         leaves = pytree.tree_leaves(params)
         self.layers = [i for i, p in enumerate(leaves) if self.recipe.of(p).basis.factors]
-        self.seen = factors.Seen([leaves[i] for i in self.layers])
+        self.seen = factors.Seen([leaves[i] for i in self.layers], drawn=self.recipe.basis.factors == "sampled")
         with self.seen.watching():
             return self.loss(params, batch)
 
-    def into(self, state: Any, spec: Any, count: int | Tensor | None) -> Any:
-        """The state with the factors, for the step; count as for `Seen.of`."""
+    def into(self, state: Any, spec: Any) -> Any:
+        """The state with the factors, for the step."""
         states = spec.flatten_up_to(state)
         for place, i in enumerate(self.layers):
-            G, A = self.seen.of(place, count)
+            G, A = self.seen.of(place)
             states[i] = {**states[i], "basis.G": G, "basis.A": A}
         return pytree.tree_unflatten(states, spec)
 
