@@ -83,12 +83,12 @@ def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
         if "product" in recipe.analysis.inputs:
             inputs["product"] = back(recipe.product_vector(state, params))[0]
         if recipe.analysis.draws_labels:
-            with labels.Drawn(z["sampled"]) as drawn:
+            with labels.Drawn(z["sampled"]):
                 other = grad(watched if at == "sampled" else loss)(params, batch)
             if "sampled" in recipe.analysis.inputs:
-                inputs["sampled"] = pytree.tree_map(lambda g: g * drawn.count**0.5, other)
+                inputs["sampled"] = other
         if at:
-            inputs |= watched.factors(params, drawn.count if at == "sampled" else None)
+            inputs |= watched.factors(params)
         finite = value.isfinite() & torch.stack([g.sum() for g in pytree.tree_leaves(grads)]).isfinite().all()
         return state, grads, inputs, value.detach(), finite
 
@@ -113,16 +113,16 @@ class _Watched:
     def __call__(self, params: Any, batch: Any) -> Tensor:
         leaves = pytree.tree_leaves(params)
         self.layers = [i for i, p in enumerate(leaves) if self.recipe.of(p).basis.factors]
-        self.seen = factors.Seen([leaves[i] for i in self.layers])
+        self.seen = factors.Seen([leaves[i] for i in self.layers], drawn=self.recipe.basis.factors == "sampled")
         with self.seen.watching():
             return self.loss(params, batch)
 
-    def factors(self, params: Any, count: int | Tensor | None) -> dict[str, Any]:
-        """The inputs "G" and "A" of a step, with 0 for a tensor that takes none; count as for `Seen.of`."""
+    def factors(self, params: Any) -> dict[str, Any]:
+        """The inputs "G" and "A" of a step, with 0 for a tensor that takes none."""
         leaves, spec = pytree.tree_flatten(params)
         pairs = [(p.new_zeros(()), p.new_zeros(())) for p in leaves]
         for place, i in enumerate(self.layers):
-            pairs[i] = self.seen.of(place, count)
+            pairs[i] = self.seen.of(place)
         return {name: pytree.tree_unflatten(each, spec) for name, each in zip("GA", zip(*pairs, strict=True), strict=True)}
 
 

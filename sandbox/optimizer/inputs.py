@@ -71,7 +71,7 @@ class Evaluation:
             self.loss = closure()
             if self.attached:
                 self._products()
-        self._add_factors(seen, None)
+        self._add_factors(seen)
         if self.attached:
             self.loss = self.loss.detach()
         if drawing:
@@ -92,11 +92,11 @@ class Evaluation:
         mine = [(p, recipe.of(p)) for group, recipe in self.groups if recipe.basis.factors for p in group["params"]]
         return [p for p, recipe in mine if recipe.basis.factors == at and p.requires_grad]
 
-    def _add_factors(self, seen: factors.Seen, count: int | Tensor | None) -> None:
+    def _add_factors(self, seen: factors.Seen) -> None:
         """Makes the batch's factors inputs of the step."""
         for place, p in enumerate(seen.weights):
             if p.grad is not None:
-                for name, factor in zip("GA", seen.of(place, count), strict=True):
+                for name, factor in zip("GA", seen.of(place), strict=True):
                     self.inputs.setdefault(name, {})[p] = factor.to(p.dtype)
 
     def _products(self) -> None:
@@ -140,12 +140,12 @@ class Evaluation:
     def _sampled(self, drawing: list[dict[str, Any]]) -> None:
         """The gradients and the factors at labels drawn from the model, by one more call."""
         of = {p: group for group, _ in self._needing("sampled") for p in group["params"]}
-        seen = factors.Seen(self._factored("sampled"))
-        with labels.Drawn(hessian.key(*self._draw(drawing))) as drawn, seen.watching():
+        seen = factors.Seen(self._factored("sampled"), drawn=True)
+        with labels.Drawn(hessian.key(*self._draw(drawing))), seen.watching():
             grads = self._once_more()
-        self._add_factors(seen, drawn.count)
-        # √n ĝ, whose square estimates the Gauss-Newton matrix's diagonal
-        self.inputs["sampled"] = {p: _signed(g * drawn.count**0.5, of[p]) for p, g in grads.items() if p in of}
+        self._add_factors(seen)
+        # ĝ, whose square estimates the Gauss-Newton matrix's diagonal
+        self.inputs["sampled"] = {p: _signed(g, of[p]) for p, g in grads.items() if p in of}
 
     def _once_more(self) -> ByParameter:
         """The gradients of one more call, with the generators as at the first; p.grad and the generators stay as they are."""

@@ -52,15 +52,14 @@ def test_in_a_batch_of_keys_each_draws_as_alone():
     target[:7] = -100
 
     def loss(logits, key):
-        with labels.Drawn(key) as drawn:
-            return F.cross_entropy(logits, target), drawn.count
+        with labels.Drawn(key):
+            return F.cross_entropy(logits, target)
 
-    together, counts = torch.func.vmap(loss)(logits, torch.tensor([4, 5, 6]))
+    together = torch.func.vmap(loss)(logits, torch.tensor([4, 5, 6]))
     for k in range(3):
-        alone, count = loss(logits[k], 4 + k)
-        assert int(counts[k]) == int(count) == 33
+        alone = loss(logits[k], 4 + k)
         torch.testing.assert_close(together[k], alone, rtol=1e-14, atol=0)
-        assert loss(logits[k], 7)[0] != alone  # other keys, other labels
+        assert loss(logits[k], 7) != alone  # other keys, other labels
 
 
 def test_sophia_g_runs_in_a_grid():
@@ -78,9 +77,8 @@ def test_drawn_labels_follow_the_model_and_ignored_ones_stay():
     logits = torch.tensor([[2.0, 0.0, -1.0]]).expand(20000, 3).clone().requires_grad_()
     target = torch.zeros(20000, dtype=torch.int64)
     target[:5000] = -100
-    with labels.Drawn(0) as drawn:
+    with labels.Drawn(0):
         loss = F.cross_entropy(logits, target)
-    assert drawn.count == 15000
     (g,) = torch.autograd.grad(loss, logits)
     assert not g[:5000].any()
     share = 1 - (g[5000:] < 0).double().mean(0)  # the drawn class has a negative gradient
@@ -88,26 +86,90 @@ def test_drawn_labels_follow_the_model_and_ignored_ones_stay():
     assert torch.allclose(1 - share, logits[0].detach().softmax(0).double(), atol=0.02)
 
 
-@pytest.mark.parametrize("kind", ["cross_entropy", "nll_loss", "binary_cross_entropy_with_logits", "mse_loss"])
+def draw(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+CLASSES, BITS, SHARES = torch.tensor([0, 2, 1, 1, 0, 2]), draw(6, 3, seed=2).sign().relu(), draw(6, 3, seed=3).softmax(1)
+IGNORING, WEIGHTS = torch.tensor([0, 2, -100, 1, -100, 2]), torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
+MASK = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+LOSSES = {
+    "cross_entropy": lambda x: F.cross_entropy(x, CLASSES),
+    "cross_entropy sum": lambda x: F.cross_entropy(x, CLASSES, reduction="sum"),
+    "cross_entropy by old names": lambda x: F.cross_entropy(x, CLASSES, None, False),
+    "cross_entropy ignoring": lambda x: F.cross_entropy(x, IGNORING),
+    "cross_entropy ignoring sum": lambda x: F.cross_entropy(x, IGNORING, reduction="sum"),
+    "cross_entropy masked by hand": lambda x: (F.cross_entropy(x, CLASSES, reduction="none") * MASK).sum() / MASK.sum(),
+    "cross_entropy over two": lambda x: F.cross_entropy(x, CLASSES) / 2,
+    "cross_entropy of classes": lambda x: F.cross_entropy(x, CLASSES, weight=WEIGHTS),
+    "cross_entropy of classes sum": lambda x: F.cross_entropy(x, CLASSES, WEIGHTS, reduction="sum"),
+    "cross_entropy smoothed": lambda x: F.cross_entropy(x, IGNORING, label_smoothing=0.3),
+    "cross_entropy of classes smoothed": lambda x: F.cross_entropy(x, IGNORING, WEIGHTS, label_smoothing=0.3),
+    "cross_entropy of shares": lambda x: F.cross_entropy(x, 2 * SHARES),
+    "cross_entropy of shares, all": lambda x: F.cross_entropy(x, SHARES, weight=WEIGHTS, label_smoothing=0.3),
+    "cross_entropy of tokens": lambda x: F.cross_entropy(x.reshape(2, 3, 3).mT, IGNORING.reshape(2, 3)),
+    "cross_entropy in two calls": lambda x: (
+        F.cross_entropy(x[:2], CLASSES[:2]) / 3 + F.cross_entropy(x[2:], CLASSES[2:]) * 2 / 3
+    ),
+    "nll_loss": lambda x: F.nll_loss(x.log_softmax(1), CLASSES),
+    "nll_loss of classes": lambda x: F.nll_loss(x.log_softmax(1), IGNORING, WEIGHTS),
+    "binary": lambda x: F.binary_cross_entropy_with_logits(x, BITS),
+    "binary sum": lambda x: F.binary_cross_entropy_with_logits(x, BITS, reduction="sum"),
+    "binary, all": lambda x: F.binary_cross_entropy_with_logits(x, BITS, MASK[:, None], pos_weight=WEIGHTS),
+    "mse_loss": lambda x: F.mse_loss(x, BITS),
+    "mse_loss sum": lambda x: F.mse_loss(x, BITS, reduction="sum") / 6,
+    "mse_loss of weights": lambda x: F.mse_loss(x, BITS, weight=WEIGHTS.expand(6, 3)),
+    "mse_loss of one": lambda x: F.mse_loss(x, BITS[:1].expand(6, 3)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:size_average and reduce")
+@pytest.mark.parametrize("kind", LOSSES)
 def test_the_square_of_the_sampled_gradient_estimates_the_gauss_newton_diagonal(kind):
-    """n ĝ² over 4,000 draws against the GGN by functorch: 10 % is five standard errors."""
-    draw = torch.Generator().manual_seed(0)
-    X = torch.randn(6, 4, generator=draw, dtype=torch.float64)
-    W = torch.randn(4, 3, generator=draw, dtype=torch.float64)
-    if kind in ("cross_entropy", "nll_loss"):
-        y = torch.randint(0, 3, (6,), generator=draw)
-    else:
-        y = torch.rand(6, 3, generator=draw, dtype=torch.float64).round()
-    outputs = lambda W: (X @ W).log_softmax(1) if kind == "nll_loss" else X @ W  # noqa: E731
-    total = torch.zeros_like(W)
-    for key in range(4000):
-        leaf = W.clone().requires_grad_()
-        with labels.Drawn(key) as drawn:
-            loss = getattr(F, kind)(outputs(leaf), y)
-        total += drawn.count * torch.autograd.grad(loss, leaf)[0].square() / 4000
+    """ĝ² over 8,000 draws against the GGN by functorch: 10 % is five standard errors."""
+    X, W = draw(6, 4), draw(4, 3, seed=1)
+
+    def sampled(key):
+        def loss(W):
+            with labels.Drawn(key):
+                return LOSSES[kind](X @ W)
+
+        return torch.func.grad(loss)(W).square()
+
+    mean = torch.func.vmap(sampled)(torch.arange(8000)).mean(0)
     # these losses are convex in the outputs, and the outputs linear in W: the Hessian is the Gauss-Newton matrix
-    H = torch.func.hessian(lambda w: getattr(F, kind)(outputs(w), y))(W).reshape(12, 12).diagonal().reshape(4, 3)
-    torch.testing.assert_close(total, H, rtol=0.1, atol=0.0)
+    H = torch.func.hessian(lambda W: LOSSES[kind](X @ W))(W).reshape(12, 12).diagonal().reshape(4, 3)
+    torch.testing.assert_close(mean, H, rtol=0.1, atol=0.0)
+
+
+@pytest.mark.parametrize("recipe", ["sophia-g", "kfac", "kfac at given labels"])
+def test_the_curvature_of_a_sum_is_the_number_of_rows_times_that_of_the_mean(recipe):
+    """32 rows: 32 times, and 1/32 of it where a sum is divided by hand; 1,024 came out."""
+    X, y = draw(32, 4), torch.arange(32) % 3
+    name, _, given = recipe.partition(" at ")
+    recipe = variants.get(name)
+    recipe = recipe.replace(basis=sandbox.blocks.GivenFactors(labels="given")) if given else recipe
+    losses = {
+        "mean": F.cross_entropy,
+        "sum": lambda x, y: F.cross_entropy(x, y, reduction="sum"),
+        "by hand": lambda x, y: F.cross_entropy(x, y, reduction="none").sum() / 32,
+    }
+    curvature = {}
+    for kind, function in losses.items():
+        W = draw(3, 4, seed=1).requires_grad_()
+        optimizer = sandbox.Optimizer([W], recipe)
+
+        def closure(W=W, optimizer=optimizer, function=function):
+            optimizer.zero_grad()
+            loss = function(F.linear(X, W), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        state = optimizer.state[W]
+        curvature[kind] = state["curvature.B" if name == "sophia-g" else "basis.L"]
+    torch.testing.assert_close(curvature["sum"], 32 * curvature["mean"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(curvature["by hand"], curvature["mean"], rtol=1e-10, atol=1e-12)
 
 
 def test_no_label_to_draw():

@@ -31,7 +31,7 @@ def test_one_linear_layer_with_squared_error_is_gauss_newton():
     seen = Seen([W])
     with seen.watching():
         loss(W).backward()
-    _, A = seen.of(0, None)
+    _, A = seen.of(0)
     recipe = KFAC.replace(moment=EMA(beta=0.0), vectors=variants.get("sgd"))
     state = recipe.init(W.detach())
     _, after = recipe.update(state, W.detach(), W.grad, lr=0.5, A=A, G=2 / 3 * torch.eye(3, dtype=torch.float64))
@@ -122,7 +122,7 @@ def literal(steps=5, lr=0.05, delta=0.01, ekfac=False):
         rows, hs = patches.reshape(54, 4), back.reshape(54, 2)
         grads = [hs.T @ rows, hs.sum(0), h.T @ flat, h.sum(0)]
         b = min(1 - 1 / t, 0.95)
-        now = [54 * hs.T @ hs, rows.T @ rows / 54, 6 * h.T @ h, flat.T @ flat / 6]
+        now = [6 * hs.T @ hs, rows.T @ rows / 54, 6 * h.T @ h, flat.T @ flat / 6]
         kept = [b * old + (1 - b) * new for old, new in zip(kept, now, strict=True)]
         m = [0.9 * old + g for old, g in zip(m, grads, strict=True)]
         for place, (G, A) in ((0, kept[:2]), (2, kept[2:])):
@@ -147,6 +147,90 @@ def test_equal_to_a_literal_recursion(backend):
     recipe = KFAC.replace(basis=sandbox.blocks.KroneckerFactors(labels="given"))
     for p, x in zip(trained(recipe, backend)[0], literal(), strict=True):
         np.testing.assert_allclose(p, x, rtol=1e-8, atol=1e-10)
+
+
+class Tokens(nn.Module):
+    """Linear layers on (rows, 5 positions, features), and one label per row or per position."""
+
+    def __init__(self, each):
+        super().__init__()
+        self.each, self.inner, self.out = each, nn.Linear(4, 6), nn.Linear(6, 3)
+        for i, q in enumerate(self.parameters()):
+            q.data = 0.5 * drawn(*q.shape, seed=i)
+
+    def forward(self, x):
+        out = self.out(torch.tanh(self.inner(x)))
+        return out.flatten(0, 1) if self.each else out.mean(1)
+
+
+def seen_factors(model, loss, weights):
+    seen = Seen(weights)
+    with seen.watching():
+        loss(model).backward()
+    return [seen.of(place) for place in range(len(weights))]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("kind", ["convolution", "rows", "positions", "squares"])
+def test_given_factors_are_curvlinops(kind, reduction):
+    """G ⊗ A of every weight against another implementation's empirical K-FAC, to rounding."""
+    curvlinops = pytest.importorskip("curvlinops")
+    model = Tokens(kind == "positions") if kind in ("rows", "positions") else network()
+    X = drawn(6, 5, 4, seed=9) if kind in ("rows", "positions") else drawn(6, 1, 4, 4, seed=9)
+    y = torch.arange(30 if kind == "positions" else 6) % 3 if kind != "squares" else drawn(6, 3, seed=3)
+    criterion = (nn.MSELoss if kind == "squares" else nn.CrossEntropyLoss)(reduction=reduction)
+    named = dict(model.named_parameters())
+    weights = {name: p for name, p in named.items() if p.ndim > 1}
+    factors = seen_factors(model, lambda model: criterion(model(X), y), list(weights.values()))
+    options = {
+        "fisher_type": "empirical",
+        "kfac_approx": "expand",
+        "num_per_example_loss_terms": 5 if kind == "positions" else 1,
+    }
+    operator = curvlinops.KFACLinearOperator(model, criterion, list(named.values()), [(X, y)], **options)
+    dense = operator @ torch.eye(sum(p.numel() for p in named.values()), dtype=torch.float64)
+    places = dict(zip(named, np.cumsum([0, *(p.numel() for p in named.values())]), strict=False))
+    for (name, p), (G, A) in zip(weights.items(), factors, strict=True):
+        block = slice(places[name], places[name] + p.numel())
+        torch.testing.assert_close(torch.kron(G, A), dense[block, block], rtol=1e-12, atol=1e-14)
+
+
+LABELS = torch.tensor([0, 2, -100, 1, -100, 2])
+
+
+@pytest.mark.parametrize(
+    ("loss", "terms"),
+    [
+        (lambda out: F.cross_entropy(out, LABELS), 4),
+        (lambda out: F.cross_entropy(out, LABELS, reduction="sum"), 1),
+        (lambda out: F.cross_entropy(out, LABELS, reduction="none").sum() / 4, 4),
+        (lambda out: F.cross_entropy(out, LABELS) / 2, 8),
+        (lambda out: F.cross_entropy(out[:3], LABELS[:3]) / 2 + F.cross_entropy(out[3:], LABELS[3:]) / 2, 4),
+        (lambda out: F.cross_entropy(out, LABELS, 3 * torch.ones(3).double()), 4),
+    ],
+)
+def test_given_factors_by_gradients_of_one_example_each(loss, terms):
+    """G = 1/terms Σ_i Σ_t g_it g_itᵀ, with g_it from a run of the i-th example alone; ignored ones have none."""
+    model, X = Tokens(False), drawn(6, 5, 4, seed=9)
+    (G, A), (H, _) = seen_factors(model, lambda model: loss(model(X)), [model.inner.weight, model.out.weight])
+    expected = [0.0, 0.0]
+    for i in torch.nonzero(LABELS >= 0).flatten():
+        inner = model.inner(X[i]).detach().requires_grad_()
+        outer = model.out(torch.tanh(inner))
+        g = torch.autograd.grad(F.cross_entropy(outer.mean(0), LABELS[i]), (inner, outer))
+        expected = [e + x.T @ x / terms for e, x in zip(expected, g, strict=True)]
+    torch.testing.assert_close(G, expected[0], rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(H, expected[1], rtol=1e-10, atol=1e-14)
+    rows = X.reshape(30, 4)
+    torch.testing.assert_close(A, rows.T @ rows / 30, rtol=1e-12, atol=1e-14)
+
+
+def test_a_loss_of_unknown_labels_has_no_factors():
+    W = drawn(3, 4).requires_grad_()
+    with pytest.raises(
+        RuntimeError, match=r"over how many of them the loss is a mean, but it calls none of torch\.nn\.functional's"
+    ):
+        seen_factors(W, lambda W: F.linear(drawn(6, 4, seed=1), W).square().mean(), [W])
 
 
 def test_ekfac_is_literal_where_eigenvectors_are_determined():
