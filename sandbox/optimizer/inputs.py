@@ -109,11 +109,7 @@ class Evaluation:
             z = [hessian.rademacher(p, drawn) for p in self.params]
             Hz = hessian.product(grads, self.params, z, keep=bool(self._needing("product")))
             block = {p: (group, recipe.of(p).curvature) for group, recipe in some for p in group["params"]}
-            made = self.inputs["hessian"] = {}
-            for p, probe, h in zip(self.params, z, Hz, strict=True):
-                if p in block and h is not None:
-                    group, curvature = block[p]
-                    made[p] = _signed(curvature.hessian(probe, h), group)
+            self.inputs["hessian"] = {p: h for p, h in zip(self.params, Hz, strict=True) if p in block and h is not None}
         if some := self._needing("product"):
             of = {p: (group, recipe) for group, recipe in some for p in group["params"]}
             v = [
@@ -123,6 +119,12 @@ class Evaluation:
             rows = zip(self.params, Hv, strict=True)
             self.inputs["product"] = {p: _signed(h, of[p][0]) for p, h in rows if p in of and h is not None}
         self._average([None if g is None else g.detach() for g in grads])
+        if z is not None:
+            # of the replicas' mean: a block may take magnitudes, whose mean is another
+            probes = dict(zip(self.params, z, strict=True))
+            for p, h in self.inputs["hessian"].items():
+                group, curvature = block[p]
+                self.inputs["hessian"][p] = _signed(curvature.hessian(probes[p], h), group)
 
     def _average(self, grads: list[Tensor | None]) -> None:
         """Gradients and inputs, over the replicas where there are some, in one all_reduce."""

@@ -28,6 +28,11 @@ def smooth():
     return network()
 
 
+def convolutional():
+    """Kernels of 2 × 2 over the features as images of 2 × 3."""
+    return nn.Sequential(nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 2)).double()
+
+
 def normed():
     return network(nn.BatchNorm1d(5))
 

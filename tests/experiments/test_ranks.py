@@ -55,6 +55,11 @@ def test_two_ranks_give_the_rows_of_one_process(tmp_path):
     assert all('"ranks": 2' in text for text in kept["options"])
 
 
+def test_magnitudes_over_a_kernel_are_those_of_the_mean_over_ranks(tmp_path):
+    (one, two), _ = both(tmp_path, ["adahessian-spatial"], ranks.task(ranks.convolutional))
+    close(one, two)
+
+
 def test_accumulated_batches_and_time_limits(tmp_path):
     (one, two), _ = both(tmp_path, ["apollo"], ranks.task(), accumulate=3, time_limit=1e6)
     close(one, two)
