@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import variants
-from sandbox.blocks import EMA
+from sandbox.blocks import EMA, ClipEach
 from sandbox.recipe import Recipe
 from sandbox.schedules import InverseSquareRoot
 from tests.light import each, light
@@ -97,6 +97,8 @@ def test_coupling_report():
         coupling.check("adam", "ridge-diabetes", 5, lr=rate)
     with pytest.raises(ValueError, match="no weak secant rule with a constant floor"):
         coupling.check("scale-invariant", "ridge-diabetes", 5, lr=rate)
+    with pytest.raises(ValueError, match="a direction of ClipEach; Theorem 1 is about d = m/D"):
+        coupling.check(recipe.replace(solve=ClipEach(limit=0.1)), "ridge-diabetes", 5, lr=rate)
 
 
 def test_scale_invariance_report():
@@ -126,5 +128,6 @@ def test_weak_secant_report():
     loose = weak_secant.check(exact.replace(**{"curvature.eps": 1.0}), quadratic, 60, lr=0.1, h=h)
     assert not loose.assumptions[0].holds  # ε = 1 leaves a residual …
     assert loose.assumptions[1].holds  # … and the distance still never grows
-    with pytest.raises(ValueError, match="without decay"):
-        weak_secant.check("apollow", quadratic, 5, lr=0.1)
+    for recipe in ("apollow", exact.replace(solve=ClipEach(limit=0.1))):
+        with pytest.raises(ValueError, match="without decay"):
+            weak_secant.check(recipe, quadratic, 5, lr=0.1)

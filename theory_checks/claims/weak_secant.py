@@ -20,11 +20,13 @@ from theory_checks.report import Report, everywhere
 def check(recipe: str | Recipe, problem: str | Problem, T: int, *, lr: float, h: np.ndarray | None = None) -> Report:
     """The weak secant equation at every step, and, where the diagonal Hessian h is given, the distance of B to ηh.
 
-    Raises ValueError for a recipe with decay, whose d is not m/D alone.
+    Raises ValueError for a recipe whose d is not m/D alone.
     """
     base, problem = lookup.recipe(recipe), problems.get(problem)
-    if not isinstance(base.decay, NoDecay) or base.scope not in ("parameter", "global"):
-        raise ValueError("weak_secant takes recipes without decay outside the gradient and with one scope a tensor")
+    if not isinstance(base.decay, NoDecay) or base.solve != Recipe().solve or base.scope not in ("parameter", "global"):
+        raise ValueError(
+            "weak_secant takes recipes with d = m/D, without decay outside the gradient, with one scope per tensor"
+        )
     run = record(base, problem, T, lr=lr)
     d, y = run.m[:-1] / run.D[:-1], np.diff(run.m, axis=0)
     left, right = (d * run.B[1:] * d).sum(axis=1), -(d * y).sum(axis=1)
