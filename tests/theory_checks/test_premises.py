@@ -10,7 +10,7 @@ from scipy import optimize
 import variants
 from sandbox.blocks import AbsoluteFloor, ClipEach, HeavyBall, Monotone, Sign
 from sandbox.schedules import InverseSquareRoot
-from theory_checks import problems, record
+from theory_checks import comparators, problems, record
 from theory_checks.claims import coupling, nonconvex, premises, regret, regret_bounds, scale_invariance
 from theory_checks.proofs import counterexamples
 from theory_checks.report import VACUOUS, VERIFIED, VIOLATED, judge
@@ -199,6 +199,25 @@ def test_comparators_of_absolute_values(d, box):
     found = float(np.abs(X @ best.theta.numpy() - y).mean())
     assert exact - 1e-12 <= found <= exact + best.excess + 1e-12
     assert best.excess < 1e-5
+
+
+@pytest.mark.parametrize("cuts", [0, 2, 300])
+def test_the_excess_is_no_smaller_than_the_true_one(cuts, monkeypatch):
+    """Twenty dimensions, where two cutting planes are too few: the distance to SciPy's minimum lies below the excess."""
+    monkeypatch.setattr(comparators, "CUTS", cuts)
+    d, n = 20, 80
+    rng = np.random.default_rng(d)
+    X, y = rng.standard_normal((n, d)), rng.standard_normal(n)
+    rows, targets = torch.tensor(X), torch.tensor(y)
+    search = comparators.Search(lambda x: (rows @ x - targets).abs().mean(), (-0.2, 0.2))
+    best = search.global_comparator(np.zeros(d), np.zeros((1, d)))
+    A = np.vstack([np.hstack([X, -np.eye(n)]), np.hstack([-X, -np.eye(n)])])
+    limits = [(-0.2, 0.2)] * d + [(0, None)] * n
+    exact = optimize.linprog([0.0] * d + [1 / n] * n, A_ub=A, b_ub=np.append(y, -y), bounds=limits).fun
+    above = float(np.abs(X @ best.theta.numpy() - y).mean()) - exact
+    assert -1e-12 <= above <= best.excess + 1e-12
+    assert (above > 1e-4) == (cuts < 300)
+    assert best.excess < {0: 0.2, 2: 0.002, 300: 1e-9}[cuts]
 
 
 def test_a_run_that_diverges_is_reported():
