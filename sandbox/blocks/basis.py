@@ -222,7 +222,7 @@ class SOAPBasis(TwoSided):
 def _eigenvectors(L: Tensor) -> Pair:
     """By falling eigenvalue; what is kept of coordinates before has no order yet."""
     # L = Q λ Qᵀ
-    return eigh(L)[1].flip(1), torch.ones_like(L[0]).cumsum(0).long() - 1
+    return eigh(L)[1].flip(1), torch.ones_like(L.diagonal()).cumsum(0).long() - 1
 
 
 def _iterated(L: Tensor, Q: Tensor) -> Pair:

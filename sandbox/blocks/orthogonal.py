@@ -49,7 +49,7 @@ class Orthogonalize(Solve):
         """s X."""
         p = x.value
         # m and n as tensors, so that no graph takes a size for granted
-        m, n = torch.ones_like(p[:, 0]).sum(), torch.ones_like(p[0]).sum()
+        m, n = torch.ones_like(p[:, :1]).sum(), torch.ones_like(p[:1]).sum()
         X = polar(p) if self.exact else orthogonal(p.to(torch.bfloat16) if self.bfloat16 else p, self.steps).to(p.dtype)
         return _SCALES[self.scale](m, n) * X, state
 

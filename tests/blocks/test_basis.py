@@ -185,6 +185,33 @@ def test_a_side_beyond_the_limit():
     assert analysis.state_elements(recipe, [(4, 2)]) == 2 + 2 * (16 + 4) / 8
 
 
+def test_the_last_gradient_is_kept_in_standard_coordinates():
+    """A basis that turns between two steps sees the change of the gradient, and not of its own coordinates."""
+    recipe, seen = variants.get("adan").replace(basis=Kronecker(beta=0.5, eps=1e-3)), []
+    theta, grads = drawn(4, 3), [drawn(4, 3, seed=k) for k in (1, 2, 3)]
+    state = recipe.init(theta)
+    for g in grads:
+        before = state["gradient.g"]
+        state, theta = recipe.update(state, theta, g, observe=lambda i, x: seen.append((x.g_old, x.g)))
+        QL, QR = state["basis.QL"], state["basis.QR"]
+        torch.testing.assert_close(seen[-1], (QL.mT @ before @ QR, QL.mT @ g @ QR), rtol=1e-12, atol=1e-13)
+        assert torch.equal(state["gradient.g"], g)
+
+
+def test_eigenvalues_are_at_least_epsilon_on_both_sides():
+    """Of averages of a gradient of rank one, which forget the εI that they begin with."""
+    recipe = variants.get("shampoo").replace(basis=Kronecker(beta=0.5, eps=0.25), **{"rectifier.eps": 0.1})
+    theta = torch.zeros(4, 3, dtype=torch.float64)
+    state, g = recipe.init(theta), torch.ones(4, 3, dtype=torch.float64)
+    for _ in range(5):
+        state, theta = recipe.update(state, theta, g)
+    assert float(torch.linalg.eigvalsh(state["basis.R"])[0]) == pytest.approx(0.25 / 2**5)
+    for name, largest in (("basis.a", 12.0), ("basis.b", 12.0)):
+        values = state[name].flatten()
+        torch.testing.assert_close(values[:-1], torch.full_like(values[:-1], 0.25), rtol=1e-12, atol=0)
+        assert float(values[-1]) == pytest.approx(largest * (1 - 2**-5) + 0.25 / 2**5)
+
+
 class Counting(TorchFunctionMode):
     """Counts the calls of one function of torch."""
 

@@ -10,20 +10,27 @@ import sandbox
 import variants
 from sandbox.blocks import (
     EMA,
+    SCOPE,
     AbsoluteFloor,
+    BarzilaiBorwein,
     BeliefFloor,
     Box,
+    ClipGlobalNorm,
     ClipParameterNorm,
     ClipValue,
+    Curvature,
     L2Decay,
     Monotone,
+    NoRectifier,
     RunningMaximum,
     ScaleInvariantFloor,
+    Stable,
     WeakSecant,
+    block,
 )
 from sandbox.recipe import Recipe
 from tests.blocks.paths import run
-from tests.light import KINDS, each, inputs_of, light
+from tests.light import KINDS, MATRIX, each, inputs_of, light
 from tests.outside_blocks import RawProbe
 from tests.problem import SHAPES, Problem
 
@@ -188,6 +195,14 @@ def test_parameter_clip_is_over_the_tensor_whatever_the_scope():
         assert torch.equal(theta, -g / 10)
 
 
+def test_global_norm_of_half_precision_gradients():
+    """90,000 entries of 300 have a norm of 90,000, which float16 has no number for."""
+    g = torch.full((300, 300), 300.0, dtype=torch.float16)
+    recipe = variants.get("sgd").replace(gradient=(ClipGlobalNorm(max_norm=60.0),), scope="parameter")
+    state, theta = recipe.update(recipe.init([g, g]), [torch.zeros_like(g)] * 2, [g, 0 * g], lr=1.0)
+    torch.testing.assert_close(theta, [torch.full_like(g, -300 * 60 / 90_000), 0 * g], rtol=1e-3, atol=0)
+
+
 def test_running_maximum():
     recipe = Recipe(averaging=RunningMaximum())
     theta = torch.ones(3, dtype=torch.float64)
@@ -212,6 +227,78 @@ def test_monotone_holds_from_the_second_step():
     assert state["rectifier.D"].tolist() == [1.0, 1.0]
     state, theta = recipe.update(state, theta, theta * 1e-3, lr=4.0)
     assert state["rectifier.D"].tolist() == [4.0, 4.0]
+
+
+def test_what_monotone_holds_above_the_floor_is_not_on_it():
+    """|B| stays under the floor; a rate that grows fourfold holds D at four times it, one that falls lets it down again."""
+    p = torch.full((2,), 1e-3, dtype=torch.float64, requires_grad=True)
+    optimizer = sandbox.Optimizer([p], Recipe(rectifier=Monotone(inner=AbsoluteFloor(sigma=1.0), ceiling=10.0)))
+    optimizer.watch = sandbox.probes.Watch(["floor_occupancy"])
+    for lr in (1.0, 1.0, 4.0, 4.0, 0.5):
+        optimizer.param_groups[0]["lr"] = lr
+        p.grad = torch.full_like(p, 1e-3)
+        optimizer.step()
+    rows = optimizer.watch.frame().filter(tensor=sandbox.probes.EVERYTHING)
+    assert rows["value"].to_list() == [1.0, 1.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(("floored", "expected"), [(True, 0.5), (False, 3.0)])
+def test_barzilai_borwein_at_negative_curvature(floored, expected):
+    """Curvature 3, then -2: δ = ½ where every pair counts, else the last positive one."""
+    recipe = Recipe(
+        moment=EMA(beta=0.0),
+        curvature=BarzilaiBorwein(floored=floored, lower=0.5, tiny=0.0),
+        rectifier=AbsoluteFloor(sigma=1e-3),
+    )
+    theta = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    state = recipe.init(theta)
+    for curvature in (3.0, 3.0):
+        g = curvature * theta
+        before = theta
+        state, theta = recipe.update(state, theta, g, lr=0.1)
+    assert float(state["curvature.B"]) == pytest.approx(3.0)
+    state, theta = recipe.update(state, theta, g - 2.0 * (theta - before), lr=0.1)
+    assert float(state["curvature.B"]) == pytest.approx(expected)
+
+
+@block
+class Level(Curvature):
+    """B = Σ g² over the scope, one number for all of it."""
+
+    state = {"B": SCOPE}
+
+    def update(self, x, *, B):
+        # B = Σ g²
+        return {"B": x.scope.sum(x.g.square())}
+
+
+@pytest.mark.parametrize("scope", ["parameter", "global", "channel", "coordinate"])
+def test_a_mean_of_what_is_one_number_a_scope(scope):
+    """γ/mean(D) where D is one number for each scope: the mean over the coordinates, each scope by its size."""
+    recipe = Recipe(
+        moment=EMA(beta=0.0), curvature=Level(), rectifier=NoRectifier(), decay=Stable(weight_decay=0.1), scope=scope
+    )
+    draw = np.random.default_rng(0)
+    start, grads = ([draw.normal(size=s) for s in ((3, 2), (4,))] for _ in range(2))
+    state, theta = recipe.update(
+        recipe.init(list(map(torch.tensor, start))), *(list(map(torch.tensor, x)) for x in (start, grads)), lr=0.5
+    )
+    for x, g, new in zip(start, grads, theta, strict=True):
+        channels = {"channel": np.square(g).reshape(len(g), -1).sum(1).reshape(-1, *[1] * (g.ndim - 1)), "coordinate": g**2}
+        everything = sum(np.square(h).sum() for h in grads) if scope == "global" else np.square(g).sum()
+        D = np.broadcast_to(channels.get(scope, everything), g.shape)
+        np.testing.assert_allclose(new.numpy(), x - 0.5 * (g / D + 0.1 / D.mean() * x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_empty_matrices(name):
+    theta = [torch.zeros(0, 3), torch.zeros(3, 0), torch.ones(2, 2)]
+    recipe = variants.get(name)
+    state = recipe.init(theta)
+    for _ in range(2):
+        state, theta = recipe.update(state, theta, theta)
+    assert [tuple(x.shape) for x in theta] == [(0, 3), (3, 0), (2, 2)]
+    assert theta[2].isfinite().all()
 
 
 def test_uncorrected_secant_learns_nothing_from_a_step_of_rate_zero():

@@ -7,7 +7,7 @@ import torch
 
 import sandbox
 import variants
-from sandbox.blocks import AdamWDecay, ClipEach, Decoupled, Divide, Sign, Solve, block
+from sandbox.blocks import AdamWDecay, ClipEach, Decoupled, Divide, ProximalDecay, Sign, Solve, block
 from sandbox.forms import toml
 from sandbox.forms.ablation import ablate
 from tests.light import BACKENDS, each_backend
@@ -63,7 +63,7 @@ def test_the_direction_is_what_the_equation_says(solver):
         assert torch.equal(d, p + 0.1 * theta)
 
 
-@pytest.mark.parametrize(("decay", "backend"), each_backend([AdamWDecay, Decoupled]))
+@pytest.mark.parametrize(("decay", "backend"), each_backend([AdamWDecay, Decoupled, ProximalDecay]))
 def test_the_direction_is_recalled_through_the_solver(decay, backend):
     """A solver that is read from m and B gives the trajectory of one whose d has to be stored (1e-12: the decay is inverted)."""
     recalling, storing = (APOLLO.replace(solve=s, decay=decay(weight_decay=0.1)) for s in (Sign(), Forgetful()))

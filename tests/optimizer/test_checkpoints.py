@@ -9,10 +9,14 @@ import torch
 
 import sandbox
 import variants
-from sandbox.blocks import EMA, SoftAbsolute
+from sandbox.blocks import EMA, Rectifier, SoftAbsolute, block
 from tests.light import NAMES, each, light
 from tests.optimizer.leaves import through_a_file
 from tests.optimizer.network import network, same, train
+
+Namesake = block(
+    type("SoftAbsolute", (Rectifier,), {"__doc__": "D = B, by a block called as another one.", "__module__": __name__})
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
@@ -46,6 +50,11 @@ def test_checkpoints_of_another_recipe_name_the_slots_that_differ():
     assert "averaging: EMA(bias_correction=True) there, NoAveraging() here" in str(caught.value)
     assert "rectifier: AbsoluteFloor() there, SoftAbsolute() here" in str(caught.value)
     assert "curvature" not in str(caught.value).split("differs")[1]
+    theirs = sandbox.Optimizer(model.parameters(), variants.get("apollo").replace(rectifier=Namesake()))
+    with pytest.raises(
+        ValueError, match=r"rectifier: SoftAbsolute\(\) there, tests.optimizer.test_checkpoints:SoftAbsolute\(\) here"
+    ):
+        theirs.load_state_dict(other.state_dict())
     with pytest.raises(ValueError, match=r"not one of sandbox.Optimizer"):
         other.load_state_dict(torch.optim.SGD(model.parameters(), lr=0.1).state_dict())
     with pytest.raises(ValueError, match="1 parameter groups, the optimizer 2"):

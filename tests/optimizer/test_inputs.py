@@ -95,6 +95,28 @@ def test_again_is_the_same_batch_at_the_new_point_with_the_same_dropout(nesting)
         assert torch.equal(seen["drawn"], torch.rand(()))
 
 
+def test_generators_stand_where_the_first_call_left_them():
+    """Also where the second one draws more."""
+    p, calls = torch.ones(2, requires_grad=True), []
+    optimizer = sandbox.Optimizer([p], AGAIN, lr=0.1)
+
+    def closure():
+        calls.append(torch.rand(1 + 5 * len(calls)))
+        optimizer.zero_grad()
+        loss = p.square().sum()
+        loss.backward()
+        return loss
+
+    torch.manual_seed(3)
+    optimizer.step(closure)
+    drawn = torch.rand(4)
+    assert [len(x) for x in calls] == [1, 6]
+    assert calls[0] == calls[1][0]
+    torch.manual_seed(3)
+    torch.rand(1)
+    assert torch.equal(drawn, torch.rand(4))
+
+
 def quadratic(seed=0, n=6):
     draw = np.random.default_rng(seed)
     half = draw.standard_normal((n, n))

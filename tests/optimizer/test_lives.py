@@ -56,6 +56,10 @@ def test_groups_removed_or_reversed(backend, change):
                     x.grad = 2 * x.detach()
             o.step()
     torch.testing.assert_close(q, alone, rtol=1e-12, atol=0)
+    # what is in no group any more is in no checkpoint either
+    saved = optimizer.state_dict()
+    assert sorted(saved["state"]) == [i for group in saved["param_groups"] for i in group["params"]]
+    assert len(optimizer.state) == len(optimizer.param_groups)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -67,6 +67,17 @@ def test_every_scheduler_of_torch(make):
             s.step(1.0) if isinstance(s, schedulers.ReduceLROnPlateau) else s.step()
 
 
+def test_loading_fills_tensors_that_others_hold():
+    p = torch.ones(3, requires_grad=True)
+    saved = sandbox.Optimizer([p], "apollo", lr=0.5, **{"rectifier.sigma": 0.25}).state_dict()
+    optimizer = sandbox.Optimizer([p], "apollo", lr=torch.tensor(0.1), **{"rectifier.sigma": torch.tensor(0.2)})
+    group = optimizer.param_groups[0]
+    held = group["lr"], group["rectifier.sigma"]
+    optimizer.load_state_dict(saved)
+    assert (group["lr"] is held[0], group["rectifier.sigma"] is held[1]) == (True, True)
+    assert list(map(float, held)) == [0.5, 0.25]
+
+
 def test_schedulers_survive_checkpoints():
     model, again = network(), network()
     optimizer, other = (sandbox.Optimizer(m.parameters(), "apollo", lr=0.01) for m in (model, again))

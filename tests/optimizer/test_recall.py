@@ -63,6 +63,30 @@ def test_a_floor_changed_by_hand(backend, gaps):
             torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("backend", ["reference", "eager"])
+def test_a_decay_changed_by_hand(backend):
+    """As if d were stored: the decay that the last step applied is not the one that the group holds."""
+
+    def decaying(step, group):
+        if step in (3, 7):
+            group["weight_decay"] = 0.5 * step
+
+    apollo = variants.get("apollo").replace(decay=Decoupled(weight_decay=0.1))
+    right = trained(apollo.replace(projection=WIDE["projection"]), "reference", decaying)
+    for p, q in zip(right, trained(apollo, backend, decaying, resume=(3, 7)), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
+
+
+def test_a_direction_whose_step_the_box_cut_off():
+    """d with a decay inside is not in the θ that a box has cut off: what the next step sees is d itself.  θ begins outside."""
+    recipe = variants.get("apollo").replace(decay=Decoupled(weight_decay=0.1), projection=Box(low=-0.9, high=0.9))
+    params, seen = [torch.tensor([2.0, -2.0, 0.1], dtype=torch.float64)], []
+    state = recipe.init(params)
+    for _ in range(4):
+        state, params = recipe.update(state, params, [3 * params[0]], observe=lambda i, x: seen.append((x.d_old, x.d)))
+    assert all(torch.equal(d_old, d) for (d_old, _), (_, d) in zip(seen[1:], seen[:-1], strict=True))
+
+
 @pytest.mark.parametrize("backend", sandbox.backends.NAMES)
 def test_a_floor_that_is_a_function_of_t(backend):
     moving = variants.get("apollo").replace(**{"rectifier.sigma": growing})

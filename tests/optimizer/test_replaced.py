@@ -26,10 +26,14 @@ def test_parameters_and_states_put_in_place_of_others_are_seen(backend):
             optimizer.step()
 
         step(1.0)
-        new = torch.full((3,), 5.0, dtype=torch.float64, requires_grad=True)
-        optimizer.state[new] = optimizer.state.pop(params[0])
-        optimizer.param_groups[0]["params"][0] = params[0] = new
-        step(-2.0)
+        for place, size in ((0, 3), (1, 2)):  # the first, then the last: their states change places, then stay where they are
+            new = torch.full((size,), 5.0, dtype=torch.float64, requires_grad=True)
+            optimizer.state[new] = optimizer.state.pop(params[place])
+            optimizer.param_groups[0]["params"][place] = params[place] = new
+            step(-2.0)
+            if place == 0:
+                optimizer.state[params[1]] = optimizer.state.pop(params[1])
+                step(0.3)
         for p in params:
             for name, value in optimizer.state[p].items():
                 optimizer.state[p][name] = torch.zeros_like(value)

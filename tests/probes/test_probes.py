@@ -144,6 +144,30 @@ def test_secant_residual_is_rounding_without_eps_and_not_with():
     assert max(values) > 1e-3
 
 
+@pytest.mark.parametrize("corrected", [True, False])
+def test_residual_and_estimate_where_the_rate_changes(corrected):
+    """With ε = 0 the equation holds exactly, dᵀBd + dᵀy/η = 0 without the correction, η the rate of the last displacement; and
+    B estimates ηH with it, H without."""
+    recipe = variants.get("apollo" if corrected else "no-stepsize-correction").replace(**{"curvature.eps": 0.0})
+    problem, views = Torchs(torch.float64, 0, SHAPES), []
+    optimizer = sandbox.Optimizer(problem.params, recipe, backend="reference")
+
+    def estimate(v):
+        views.append((None if v.estimate is None else v.estimate.clone(), v.B.clone()))
+        return 0.0
+
+    optimizer.watch = probes.Watch(["secant_residual", estimate])
+    for step in range(5):
+        optimizer.param_groups[0]["lr"] = 0.02 * 3**step
+        optimizer.zero_grad()
+        problem.loss(step, problem.params).backward()
+        optimizer.step()
+        last = 0.02 * 3 ** max(step - 1, 0)  # before the first step there is no older rate
+        assert all(torch.equal(e, B / last if corrected else B) for e, B in views)
+        views.clear()
+    assert max(row["value"] for row in optimizer.watch.rows if row["probe"] == "secant_residual") < 1e-12
+
+
 def test_the_step_before_is_seen_however_seldom_one_samples():
     """path_length and the condition at step 6 are the same whether every step is sampled or each sixth."""
     often, seldom = probes.Watch(every=1), probes.Watch(every=6)

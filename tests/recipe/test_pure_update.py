@@ -17,13 +17,15 @@ import variants
 from sandbox import blocks
 from sandbox.blocks import (
     EMA,
+    AbsoluteFloor,
+    Monotone,
     SoftAbsolute,
     WeakSecant,
 )
 from sandbox.forms import toml
 from sandbox.recipe import Recipe
 from sandbox.recipe.parts import SLOTS
-from sandbox.schedules import Geometric, InverseSquareRoot
+from sandbox.schedules import Geometric, InverseSquareRoot, InverseTime
 from tests.light import KINDS, MECHANISMS, each, inputs_of, light
 from tests.problem import SHAPES, Problem
 
@@ -141,6 +143,16 @@ def test_numbers_as_functions_of_t():
         other_state, other = fixed.update(other_state, other, [0.3 * x + 1 for x in other])
         for a, b in zip(theta, other, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-13, atol=0)
+
+
+def test_a_function_of_t_inside_a_block_inside_another():
+    """A floor 1, ½, ⅓, … within `Monotone`, which at a falling rate lets it through."""
+    recipe = Recipe(rectifier=Monotone(inner=AbsoluteFloor(sigma=InverseTime(first=1.0, decay=1.0))))
+    theta = torch.ones(2, dtype=torch.float64)
+    state = recipe.init(theta)
+    for t in range(1, 5):
+        state, theta = recipe.update(state, theta, 1e-6 * theta, lr=0.1**t)
+        torch.testing.assert_close(state["rectifier.D"], torch.full_like(theta, 1 / t), rtol=1e-14, atol=0)
 
 
 def test_a_function_of_t_that_leaves_its_range_is_caught():

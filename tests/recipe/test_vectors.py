@@ -80,6 +80,26 @@ def test_pure_and_under_vmap():
     torch.testing.assert_close(torch.tensor(found.loss[1]), torch.tensor(alone.loss[0]), rtol=1e-5, atol=1e-6)
 
 
+def test_under_the_global_scope_matrices_and_vectors_have_each_their_own():
+    """One update of all tensors is an update of the matrices and one of the vectors, bitwise."""
+    pair = variants.get("global-secant").replace(vectors=variants.get("apollo").replace(scope="global"))
+    problem = Problem(shapes=SHAPES)
+    start = [torch.tensor(x) for x in problem.start]
+    places = [[i for i, p in enumerate(start) if (p.ndim < 2) == few] for few in (False, True)]
+
+    def run(recipe, params, places):
+        state = recipe.init(params)
+        for step in range(5):
+            grads = [torch.tensor(problem.gradient(step, problem.start)[i]) for i in places]
+            state, params = recipe.update(state, params, grads, lr=0.01)
+        return params
+
+    together = run(pair, start, range(len(start)))
+    for recipe, mine in zip((pair.matrices, pair.vectors), places, strict=True):
+        alone = run(recipe, [start[i] for i in mine], mine)
+        assert all(torch.equal(together[i], p) for i, p in zip(mine, alone, strict=True))
+
+
 def test_a_checkpoint_and_a_change_on_the_way():
     one, _ = trained(lambda p, b: sandbox.Optimizer(p, PAIR, lr=0.05), steps=10)
     problem = Problem(shapes=SHAPES)
