@@ -54,7 +54,7 @@ def test_state_is_two_words_and_views_of_the_arena():
     assert len({optimizer.state[p]["moment.m"].untyped_storage().data_ptr() for p in small}) == 1
     # written by hand, it is what the next step sees
     optimizer.state[small[0]]["moment.m"].fill_(1e4)
-    plan = optimizer._cohorts[0].each[0].plan
+    plan = optimizer._cohorts[0].each[0].cache
     assert float(plan.small[0].states[0].max()) == 1e4
 
 

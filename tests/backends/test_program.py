@@ -7,8 +7,8 @@ import torch
 
 import sandbox
 import variants
-from sandbox.backends.arena.plan import Plan
-from sandbox.backends.recorded import pieces
+from sandbox.backends.arena.placement import Placement
+from sandbox.backends.recorded import program
 from sandbox.backends.tracing.record import NotRecordable, record
 from sandbox.blocks import TwoLoop
 
@@ -45,9 +45,9 @@ def test_a_large_tensor_runs_in_pieces_of_half_a_mebibyte(shape, scope, count):
     optimizer = sandbox.Optimizer([p], sandbox.Recipe(name="apollo", scope=scope), lr=0.1)
     optimizer.step()
     (cohort,) = optimizer._cohorts[0].each
-    (large,) = cohort.plan.large
-    assert {len(phase) for phase in large.run.pieces} == {count}
-    assert pieces.PIECE["cpu"] == 2**19
+    (large,) = cohort.cache.large
+    assert {len(phase) for phase in large.kernel.pieces} == {count}
+    assert program.PIECE["cpu"] == 2**19
 
 
 def test_two_threads_step_at_once():
@@ -82,4 +82,4 @@ def test_long_histories_are_left_to_the_reference(pairs, in_pieces):
     optimizer = sandbox.Optimizer([p], recipe, lr=0.1)
     optimizer.step()
     (cohort,) = optimizer._cohorts[0].each
-    assert isinstance(cohort.plan, Plan) == in_pieces
+    assert isinstance(cohort.cache, Placement) == in_pieces
