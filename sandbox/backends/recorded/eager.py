@@ -20,8 +20,8 @@ _REFERENCE = Reference()
 
 # State elements per parameter from which on a history is left to the reference: its graph takes long to record (ten pairs .5 s,
 # a hundred 11 s, once per process).  In phases a step of L-BFGS with ten pairs takes .31 of the reference's time on 6 M
-# parameters, .73 on a small network; with a hundred pairs, 3.3 times as long on the small network.  On shards always in phases: there the
-# reference begins anew at each sum (a hundred pairs, two ranks: 7.4 s a step, in phases .14 s).
+# parameters, .73 on a small network; with a hundred pairs, 3.3 times as long on the small network.  On shards always in phases:
+# there the reference begins anew at each sum (a hundred pairs, two ranks: 7.4 s per step, in phases .14 s).
 HISTORY = 64
 
 
