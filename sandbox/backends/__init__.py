@@ -1,4 +1,4 @@
-"""How a step is run: "eager", "reference", "compiled" or "scripted", or a `Backend` of one's own."""
+"""How a step is run: "eager", "reference", "compiled" or "scripted", or a `Backend` that the user defines."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ NAMES = ("eager", "reference", "compiled", "scripted")
 
 
 def get(backend: str | Backend, *, flat: bool = False, state_dtype: torch.dtype | None = None) -> Backend:
-    """The backend called `backend`, or one made by hand.
+    """Returns the backend called `backend`, or checks one that the user has made.
 
     flat: see `sandbox.backends.inductor.compiled`; state_dtype: see `sandbox.recipe.rounding`.
     Raises ValueError for an unknown name, and for `flat` or a dtype that the backend does not know.
     """
     rounding.check(state_dtype)
-    made = _made(backend, flat)
-    if state_dtype is not None and not getattr(made, "rounds", False):
+    chosen = _choose(backend, flat)
+    if state_dtype is not None and not getattr(chosen, "rounds", False):
         raise ValueError(
-            f"backend {made.name!r} keeps states as it computes them; state_dtype needs 'eager', 'compiled' or 'reference'"
+            f"backend {chosen.name!r} keeps states as it computes them; state_dtype needs 'eager', 'compiled' or 'reference'"
         )
-    return made
+    return chosen
 
 
-def _made(backend: str | Backend, flat: bool) -> Backend:
+def _choose(backend: str | Backend, flat: bool) -> Backend:
     if isinstance(backend, str) and backend not in NAMES:
         raise ValueError(suggest.unknown("backend", backend, NAMES))
     if flat and backend != "compiled":

@@ -1,4 +1,4 @@
-"""What a backend is: it takes cohorts of tensors that make a step together, and changes them in place."""
+"""What a backend is: it takes cohorts, the tensors that make a step together, and changes them in place."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from sandbox.utils.private_torch import norm_each, version
 class Cohort:
     """Tensors of one parameter group with equal host numbers: as many steps made, the last one with the same hyperparameters.
 
-    members: their places in the group.  states: their entries in the optimizer's state.  plan: what the backend keeps.
-    name: of a member, by its place in the group.  changed: whether tensors in the states were replaced since it was last reset.
+    members: their places in the group.  states: their entries in the optimizer's state.  cache: whatever the backend keeps for
+    them, None at first.  name: of a member, by its place in the group.  changed: whether tensors in the states were replaced
+    since it was last reset.
     params: where each rank has a part of them, the local tensors; parts: which parts, None where this process is alone.
     last: the host numbers, by `analysis.host_names`.  In the states they are views of one tensor, so that a step writes them
     all at once, and its version tells whether somebody else has written to one.
@@ -37,7 +38,7 @@ class Cohort:
         self.members, self.params, self.states, self.last = members, params, states, dict(last)
         self.parts = parts
         self.shapes = [p.shape for p in params]
-        self.plan: Any = None
+        self.cache: Any = None
         self.name, self.changed = name, True
         self._numbers = torch.tensor([list(last.values())] * len(params), dtype=torch.float64, device="cpu")
         views = iter(self._numbers.view(-1).unbind())
@@ -48,11 +49,11 @@ class Cohort:
 
     @property
     def steps(self) -> int:
-        """Updates made."""
+        """The number of updates so far."""
         return int(self.last["step"])
 
     def first(self, i: int) -> int:
-        """The place in its tensor of the first entry of member i."""
+        """Returns the place in its tensor of the first entry of member i."""
         return 0 if self.parts is None else self.parts[i].first
 
     def check(self, grads: list[Tensor]) -> None:
@@ -84,7 +85,7 @@ class Cohort:
         self.changed = True
 
     def advance(self, applied: Mapping[str, float]) -> None:
-        """Counts a step and keeps the hyperparameters with which it was made."""
+        """Counts a step and stores the hyperparameters with which it was made."""
         self.last = {"step": self.last["step"] + 1, **applied}
         self._values[:] = list(self.last.values())
 
@@ -95,7 +96,7 @@ class Cohort:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What a cohort's step takes: the recipe at this t, η_t, and for each member its gradient and its inputs by name."""
+    """What a cohort's step needs: the recipe at this t, η_t, and for each member its gradient and its inputs by name."""
 
     recipe: Recipe
     lr: float
@@ -106,7 +107,7 @@ class Step:
     seed: int = 0  # of their rounding
 
     def extra(self, i: int) -> dict[str, Tensor]:
-        """The inputs of member i."""
+        """Returns the inputs of member i."""
         return {name: row[i] for name, row in self.inputs.items()}
 
 
@@ -121,7 +122,7 @@ class Backend(Protocol):
     name: str
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
-        """Takes gradients in where the backend copies them; nothing that a user sees changes.
+        """Copies gradients where the backend needs it; nothing that a user sees changes.
 
         Raises TypeError and ValueError for a gradient that does not fit (`Cohort.check`).
         With `check`, returns 0-d tensors that are all finite only if all gradients are (`totals`, or cheaper ones), apart from
@@ -156,7 +157,7 @@ def only_tensorwise(cohort: Cohort, step: Step) -> bool:
 
 
 def totals(grads: list[Tensor]) -> list[Tensor]:
-    """One number a tensor that is finite only if all its entries are: its sum, or its norm where norms are one kernel."""
+    """Returns one number per tensor that is finite only if all its entries are: its sum, or its norm where that is faster."""
     if grads and grads[0].device.type == "cuda":
         return list(norm_each(grads))
     return [g.sum() for g in grads]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sandbox.backends.base import Cohort, Step, totals
 from sandbox.blocks import Flow
-from sandbox.distributed.ranks import Run
+from sandbox.distributed.ranks import SumRequests
 from sandbox.distributed.shards import scopes_of_joined, scopes_of_one
 from sandbox.distributed.sums import Sums
 from sandbox.recipe import Recipe, kernel, pure, rounding
@@ -27,25 +27,24 @@ class Reference:
         return totals(step.grads) if check else []
 
     def step(self, cohort: Cohort, step: Step) -> None:
-        """One step of every tensor of the cohort."""
+        """Makes one step of every tensor of the cohort."""
         advance(cohort, step, leaves_of(cohort, step))
 
-    def phases(self, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
-        """The same where each rank has a part of the tensors: yields what sums over all ranks are waited for."""
+    def phases(self, cohort: Cohort, step: Step) -> SumRequests[Callable[[], None]]:
+        """Makes the step where each rank has a part of the tensors: yields the sums over all ranks that it waits for."""
         sums: list[Sums] = []
 
         def across(members: list[int]) -> pure.Across:
-            own = Sums()
-            sums.append(own)
+            sums.append(reduced := Sums())
             parts, like = [cohort.parts[i] for i in members], cohort.params[members[0]]  # type: ignore[index]
             if step.recipe.scope == "global":
-                return lambda tensor, _: scopes_of_joined(parts, own, tensor, like)
-            return lambda tensor, within: scopes_of_one(parts[0], own, tensor, within, step.recipe.scope, like.ndim)
+                return lambda tensor, _: scopes_of_joined(parts, reduced, tensor, like)
+            return lambda tensor, within: scopes_of_one(parts[0], reduced, tensor, within, step.recipe.scope, like.ndim)
 
-        made = list(runs(cohort, step, leaves_of(cohort, step), across))
-        results: list[Any] = [None] * len(made)
+        leaves = list(runs(cohort, step, leaves_of(cohort, step), across))
+        results: list[Any] = [None] * len(leaves)
         while True:
-            for k, (_, run) in enumerate(made):
+            for k, (_, run) in enumerate(leaves):
                 if results[k] is None:
                     results[k] = sums[k].attempt(run)
             waiting = [s for s, result in zip(sums, results, strict=True) if result is None]
@@ -56,20 +55,20 @@ class Reference:
                 s.receive([next(totals) for _ in s.waiting])
 
         def finish() -> None:
-            for (members, _), after in zip(made, results, strict=True):
+            for (members, _), after in zip(leaves, results, strict=True):
                 _write(cohort, step, members, after)
 
         return finish
 
 
 def advance(cohort: Cohort, step: Step, leaves: list[list[int]]) -> None:
-    """One step of some tensors of a cohort, by their places in it; those of one leaf share a scope."""
+    """Makes one step of some tensors of a cohort, by their places in it; those of one leaf share a scope."""
     for members, run in runs(cohort, step, leaves):
         _write(cohort, step, members, run())
 
 
 def leaves_of(cohort: Cohort, step: Step) -> list[list[int]]:
-    """The tensors that share a scope: all, or each alone; by their places in the cohort."""
+    """Returns the tensors that share a scope, all or each alone, by their places in the cohort."""
     everything = list(range(len(cohort.params)))
     return [everything] if step.recipe.scope == "global" else [[i] for i in everything]
 
@@ -81,9 +80,9 @@ def runs(
     across: Callable[[list[int]], pure.Across] | None = None,
     observe: Callable[[list[int], Recipe, Flow], None] | None = None,
 ) -> Iterator[tuple[list[int], Any]]:
-    """The tensors of each leaf, and the function that computes their step and changes nothing.
+    """Yields the tensors of each leaf, and the function that computes their step and changes nothing.
 
-    observe: shown the tensors, the recipe as it is at this step, and all that the step computed.
+    observe: receives the tensors, the recipe as it is at this step, and all that the step computed.
     """
     exact, prepared = kernel.evaluate(step.recipe, cohort.steps + 1, step.lr, cohort.last), {}
     for members in leaves:

@@ -210,19 +210,20 @@ def _difference(one: Any, two: Any) -> str:
 
 # -- cohorts in step --------------------------------------------------------------------------------------------------
 
-Run = Generator[list[Pending], list[Tensor], T]
+# Yields parts of sums, and is sent their totals over all ranks.
+SumRequests = Generator[list[Pending], list[Tensor], T]
 
 
 def advance(run: Generator[Any, list[Tensor], T], totals: list[Tensor] | None) -> tuple[Any, T | None]:
-    """What a generator asks for next, or what it has come to."""
+    """Returns what a generator asks for next, or its result."""
     try:
         return (next(run) if totals is None else run.send(totals)), None
     except StopIteration as end:
         return [], end.value
 
 
-def lockstep(runs: Sequence[Run[T]]) -> Run[list[T]]:
-    """Several runs as one: what they ask for at the same time is asked for together."""
+def lockstep(runs: Sequence[SumRequests[T]]) -> SumRequests[list[T]]:
+    """Joins several generators into one, which asks together for what they ask for at the same time."""
     results: list[Any] = [None] * len(runs)
     answers: dict[int, list[Tensor] | None] = dict.fromkeys(range(len(runs)))
     while answers:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sandbox.backends.inductor import instructions
+from sandbox.backends.inductor import private
 from sandbox.backends.inductor.kernels import without_gc
 from sandbox.ensemble.arguments import BareLoss
 from sandbox.ensemble.members import structure
@@ -49,8 +50,8 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
         return [x for x in out if isinstance(x, torch.Tensor)]
 
     tensors = [leaves[i] for i in places]
-    with without_gc(), instructions.of_torch():
-        graph = torch._inductor.standalone_compile(_traced(flat, tensors), tensors, dynamic_shapes="from_example_inputs")
+    with without_gc():
+        graph = _compile(_traced(flat, tensors), tensors)
 
     def run(tensors: list[torch.Tensor]) -> Any:
         found = iter(graph(*tensors))
@@ -58,6 +59,15 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
         return pytree.tree_unflatten([next(found) if is_tensor else None for is_tensor in present], out_spec)
 
     return run
+
+
+def _compile(traced: torch.fx.GraphModule, tensors: list[torch.Tensor]) -> Callable[..., Any]:
+    try:
+        return private.compile_for(traced, tensors)
+    except private.Unavailable as error:
+        if not private.is_off():
+            warnings.warn(f"{error}; the grid goes through torch.compile, which costs some microseconds per step", stacklevel=2)
+        return torch.compile(traced, fullgraph=True, dynamic=False)
 
 
 def _traced(flat: Callable[..., Any], tensors: list[torch.Tensor]) -> torch.fx.GraphModule:

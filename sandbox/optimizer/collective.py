@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from sandbox.backends import Backend, Cohort, Step, needs_sums
 from sandbox.distributed import shards
-from sandbox.distributed.ranks import Ranks, Round, Rounds, Run, advance, lockstep
+from sandbox.distributed.ranks import Ranks, Round, Rounds, SumRequests, advance, lockstep
 from sandbox.distributed.sums import Pending
 from sandbox.recipe import Recipe
 
@@ -127,13 +127,13 @@ def _added(totals: list[Tensor]) -> Tensor:
     return torch.stack([total.to(wide[0].device) for total in wide]).sum() if wide else torch.zeros((), dtype=torch.float64)
 
 
-def _run(backend: Backend, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
+def _run(backend: Backend, cohort: Cohort, step: Step) -> SumRequests[Callable[[], None]]:
     """The cohort's phases; of whole tensors with scalars of their own, none."""
     if needs_sums(cohort, step):
         return backend.phases(cohort, step)  # type: ignore[attr-defined]  # `check` has seen that there is one
     return _alone(backend, cohort, step)
 
 
-def _alone(backend: Backend, cohort: Cohort, step: Step) -> Run[Callable[[], None]]:
+def _alone(backend: Backend, cohort: Cohort, step: Step) -> SumRequests[Callable[[], None]]:
     yield from ()
     return lambda: backend.step(cohort, step)

@@ -27,8 +27,9 @@ def _light(name: str) -> Any:
 
 
 def load_hooks(optimizer: Any, when: str) -> list[Any]:
-    """Returns the hooks that users have registered "pre" or "post" `load_state_dict`."""
-    return list(getattr(optimizer, f"_optimizer_load_state_dict_{when}_hooks").values())
+    """Returns the hooks that users have registered to run before ("pre") or after ("post") `load_state_dict`."""
+    before, after = optimizer._optimizer_load_state_dict_pre_hooks, optimizer._optimizer_load_state_dict_post_hooks
+    return list((before if when == "pre" else after).values())
 
 
 class Base(torch.optim.Optimizer):

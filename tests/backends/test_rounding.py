@@ -13,7 +13,7 @@ import torch
 
 import sandbox
 import variants
-from sandbox.backends.arena import places
+from sandbox.backends.arena import leaves
 from sandbox.blocks import ELEMENT
 from sandbox.recipe import rounding
 
@@ -203,10 +203,10 @@ def test_the_layout_of_a_tensor_does_not_matter(backend, monkeypatch):
 
     one = states(parameters())
     with monkeypatch.context() as patch:
-        patch.setitem(places.LARGE, "cpu", 4)  # every tensor its own way
+        patch.setitem(leaves.LARGE, "cpu", 4)  # every tensor its own way
         apart = states(parameters())
     with monkeypatch.context() as patch:
-        patch.setitem(places.LARGE, "cpu", 2**30)  # all in one arena
+        patch.setitem(leaves.LARGE, "cpu", 2**30)  # all in one arena
         joined = states(parameters())
     for other in (apart, joined):
         for a, b in zip(one, other, strict=True):

@@ -115,8 +115,8 @@ def buffer_bytes(optimizer: Any) -> int:
     total = 0
     for kept in getattr(optimizer, "_cohorts", {}).values():
         for cohort in kept.each:
-            for small in getattr(cohort.plan, "small", []):
-                kept = [small.g, *([] if cohort.plan.flat else [small.theta])]
+            for small in getattr(cohort.cache, "small", []):
+                kept = [small.g, *([] if cohort.cache.flat else [small.theta])]
                 total += sum(t.numel() * t.element_size() for t in kept)
     return total
 

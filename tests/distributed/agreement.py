@@ -10,7 +10,7 @@ from torch.nn.functional import mse_loss
 import sandbox
 import variants
 from sandbox import curvature, probes
-from sandbox.backends.arena import places
+from sandbox.backends.arena import leaves
 from sandbox.curvature import hessian
 from sandbox.experiments.runs.shares import Shares
 from tests.distributed import cases
@@ -54,7 +54,7 @@ def not_finite(mesh, rank, world, backend="eager"):
 
 def not_finite_compiled(rank, world):
     """The same where the check is part of the first phase, of an arena and of large tensors."""
-    mesh, places.LARGE["cpu"] = init_device_mesh("cpu", (world,)), 40
+    mesh, leaves.LARGE["cpu"] = init_device_mesh("cpu", (world,)), 40
     return not_finite(mesh, rank, world, "compiled")
 
 

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 
 import sandbox
 import variants
-from sandbox.backends.arena import places
+from sandbox.backends.arena import leaves
 from sandbox.blocks import ClipGlobalNorm, ClipParameterNorm
 from tests.distributed.ranks import outcome
 from tests.light import light
@@ -148,11 +148,11 @@ def table(rank, world, names, backends):
 
 def large(rank, world, names, backend):
     """The same where a tensor of 40 entries counts as large: inner.weight (48 and 36 on two ranks) on the first rank alone."""
-    before, places.LARGE["cpu"] = places.LARGE["cpu"], 40
+    before, leaves.LARGE["cpu"] = leaves.LARGE["cpu"], 40
     try:
         return equality(rank, world, names, backend)
     finally:
-        places.LARGE["cpu"] = before
+        leaves.LARGE["cpu"] = before
 
 
 def agree(value):

@@ -148,7 +148,7 @@ def test_the_curvature_of_a_sum_is_the_number_of_rows_times_that_of_the_mean(rec
     X, y = draw(32, 4), torch.arange(32) % 3
     name, _, given = recipe.partition(" at ")
     recipe = variants.get(name)
-    recipe = recipe.replace(basis=sandbox.blocks.GivenFactors(labels="given")) if given else recipe
+    recipe = recipe.replace(basis=sandbox.blocks.KroneckerFactors(labels="given")) if given else recipe
     losses = {
         "mean": F.cross_entropy,
         "sum": lambda x, y: F.cross_entropy(x, y, reduction="sum"),

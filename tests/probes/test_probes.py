@@ -11,7 +11,7 @@ import torch
 import sandbox
 import variants
 from sandbox import probes
-from sandbox.backends.arena import places
+from sandbox.backends.arena import leaves
 from tests.problem import Torchs
 
 SHAPES = [(4, 3), (5,), (), (2, 3, 2), (1, 6), (40, 3)]
@@ -46,7 +46,7 @@ def trained(recipe, backend, watch=None, steps=12, dtype=torch.float64, **option
     ],
 )
 def test_the_trajectory_is_bitwise_unchanged(name, backend, monkeypatch):
-    monkeypatch.setattr(places, "LARGE", {"cpu": 100, "cuda": 100})
+    monkeypatch.setattr(leaves, "LARGE", {"cpu": 100, "cuda": 100})
     watch = probes.Watch(every=3, truth=lambda params: {n: torch.ones_like(p) for n, p in params.items()})
     with_probes, without = trained(name, backend, watch), trained(name, backend)
     assert all(torch.equal(a, b) for a, b in zip(with_probes, without, strict=True))

@@ -100,25 +100,31 @@ def values_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any]) -> tuple
     return values, names + [f"{path} due {due}" for path, due in p.due.items()]
 
 
-def trace(recipe: Recipe, signature: Signature, *, opaque: bool, scale: int = 1, marked: bool = False) -> GraphModule:
-    """The graph of step(numbers, *rows, theta, g, *norm, *inputs, *places, *state), which changes theta and state in place.
+def trace(
+    recipe: Recipe,
+    signature: Signature,
+    *,
+    opaque: bool,
+    scale: int = 1,
+    marked: bool = False,
+    decompositions: Mapping[Any, Any] | None = None,
+) -> GraphModule:
+    """Traces step(numbers, *rows, theta, g, *norm, *inputs, *places, *state), which changes theta and state in place.
 
     numbers: (n,), the leaves of `numbers_of`.  rows: owner, lengths and valid of tensors, then of scopes, for an arena.
     norm and inputs (in the order of `recipe.analysis.inputs`): where the recipe needs them.  places: key, first and column of
     `layout.counter`, where states are rounded.
     opaque: for Inductor, which wants operators that it knows, and nothing written in place but inputs.
     marked: name the sums over scopes, so that the graph can be cut there (`sandbox.backends.tracing.cut`).
+    decompositions: of operators, as Inductor wants them.
     """
-    from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
     step = _step(recipe, signature, torch.ops.apollo_sandbox.hold if opaque else torch.clone, opaque=opaque, marked=marked)
     inputs = example(recipe, signature, Sizes().times(scale))
     try:
-        if opaque:
-            traced = make_fx(torch.func.functionalize(step), select_decomp_table(), tracing_mode="symbolic")(*inputs)
-        else:
-            traced = make_fx(step, tracing_mode="symbolic")(*inputs)
+        function = torch.func.functionalize(step) if opaque else step
+        traced = make_fx(function, decompositions, tracing_mode="symbolic")(*inputs)
     except Exception as error:
         raise no_graph(recipe, error) from error
     _check_sizes(recipe, traced, signature)

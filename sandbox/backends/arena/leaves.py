@@ -1,4 +1,4 @@
-"""Where the tensors of a cohort lie: a large one where it is, small ones together in an arena."""
+"""The leaves of a cohort, each of which a kernel runs on: a large tensor where it is, or small ones together in an arena."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sandbox.backends.tracing import layout
 
-Run = Callable[[list[Tensor]], Any]  # makes a step of a graph on its inputs
+BoundKernel = Callable[[list[Tensor]], Any]  # makes a step on one leaf, from the inputs of its graph
 
 # From this size on, a call of its own costs less than copying gradient and step (a GPU copies faster and waits longer).
 LARGE = {"cpu": 2**17, "cuda": 2**22}
@@ -19,7 +19,7 @@ LARGE = {"cpu": 2**17, "cuda": 2**22}
 
 @dataclasses.dataclass
 class Large:
-    """One tensor that goes its own way.  Views are made once and kept: in a step each would cost a microsecond or two."""
+    """A tensor that is a leaf of its own.  Its views are made once, since each would cost a microsecond or two per step."""
 
     index: int
     kind: str
@@ -29,15 +29,15 @@ class Large:
     numbers: Tensor
     norm: list[Tensor]
     places: list[Tensor]  # of `layout.counter`, where states are rounded
-    run: Run
+    kernel: BoundKernel
     copied: bool  # whether θ may lie otherwise than in rows, and goes through a copy
 
     def __post_init__(self) -> None:
         self.theta_as = self.p.dtype, self.p.device
-        self.look()
+        self.locate()
 
-    def look(self) -> None:
-        """Takes θ where it is now."""
+    def locate(self) -> None:
+        """Looks up where θ lies now."""
         self.address = self.p.data_ptr()
         self.theta = layout.flatten(self.kind, self.p.detach().contiguous())
 
@@ -51,15 +51,15 @@ class Large:
         )
 
     def step(self, g: Tensor, given: list[Tensor]) -> None:
-        """Makes the step whose numbers were loaded."""
-        self.run(self.inputs(g, given))
+        """Makes the step whose numbers have been loaded."""
+        self.kernel(self.inputs(g, given))
         if self.copied and not self.p.is_contiguous():
             self.p.copy_(self.theta.view(self.p.shape))
 
     def inputs(self, g: Tensor, given: list[Tensor]) -> list[Tensor]:
-        """What the graph takes."""
+        """Returns the inputs of the graph."""
         if self.copied or self.p.data_ptr() != self.address:
-            self.look()
+            self.locate()
         extra = [*self.norm, *(layout.flatten(self.kind, v.contiguous()) for v in given), *self.places]
         return [self.numbers, self.theta, layout.flatten(self.kind, g.contiguous()), *extra, *self.states]
 
@@ -80,13 +80,13 @@ class Small:
     numbers: Tensor
     norm: list[Tensor]
     places: list[Tensor]  # of `layout.counter`, where states are rounded
-    run: Run
+    kernel: BoundKernel
     steps_only: bool
     params: list[Tensor]
 
 
 def make_views(small: Small) -> None:
-    """Makes parameters views of the arena's buffer, with the values that they have now; contiguous ones.
+    """Makes parameters contiguous views of the arena's buffer, with the values that they have now.
 
     Raises ValueError where a parameter has got another dtype or device since: it is not cast back.
     """

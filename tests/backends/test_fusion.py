@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sandbox.backends.recorded.fused import fuse
+from sandbox.backends.recorded.fusion import fuse
 
 A, X, Y = (torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) for k in range(3))
 NUMBER = torch.tensor(0.3, dtype=torch.float64)

@@ -16,16 +16,16 @@ ATEN = torch.ops.aten
 
 
 def fuse(module: GraphModule, is_long: Callable[[Any], bool]) -> None:
-    """Rewrites the graph.  is_long: whether a node has one number a coordinate, and so is computed by pieces."""
+    """Rewrites the graph.  is_long: whether a node has one number per coordinate, and so is computed by pieces."""
     for node in list(module.graph.nodes):
         if node.target in (ATEN.add.Tensor, ATEN.sub.Tensor) and not node.kwargs and is_long(node):
-            _with_product(node)
+            _fuse_into_addcmul(node)
         elif node.target is ATEN.sum.default and len(node.args) == 1 and not node.kwargs and is_long(node.args[0]):
-            _of_product(node)
+            _fuse_into_dot(node)
 
 
-def _with_product(node: Node) -> None:
-    """a + x y, x y + a or a - x y."""
+def _fuse_into_addcmul(node: Node) -> None:
+    """Rewrites a + x y, x y + a or a - x y."""
     subtracts = node.target is ATEN.sub.Tensor
     pairs: list[Any] = [node.args] if subtracts else [node.args, node.args[::-1]]
     for a, product in pairs:
@@ -35,8 +35,8 @@ def _with_product(node: Node) -> None:
             return
 
 
-def _of_product(node: Node) -> None:
-    """Σ x y of two vectors."""
+def _fuse_into_dot(node: Node) -> None:
+    """Rewrites Σ x y of two vectors."""
     product: Any = node.args[0]
     factors = _factors(product)
     if factors and product.meta["val"].ndim == 1 and all(alike(x, product) for x in factors):
@@ -44,18 +44,18 @@ def _of_product(node: Node) -> None:
 
 
 def _factors(product: Any) -> tuple[Node, ...]:
-    """x and y of a product x y, or x², of tensors of one dtype that nothing else reads."""
+    """Returns x and y of a product x y, or x², of tensors of one dtype that nothing else reads."""
     if not isinstance(product, Node) or len(product.users) != 1:
         return ()
     if product.target is ATEN.pow.Tensor_Scalar and product.args[1] == 2:
-        found = (product.args[0], product.args[0])
+        factors = (product.args[0], product.args[0])
     elif product.target is ATEN.mul.Tensor:
-        found = product.args  # type: ignore[assignment]
+        factors = product.args  # type: ignore[assignment]
     else:
         return ()
     dtype = product.meta["val"].dtype
-    same = all(isinstance(x, Node) and x.meta["val"].dtype == dtype for x in found)
-    return found if same and dtype.is_floating_point else ()  # type: ignore[return-value]
+    same = all(isinstance(x, Node) and x.meta["val"].dtype == dtype for x in factors)
+    return factors if same and dtype.is_floating_point else ()  # type: ignore[return-value]
 
 
 def alike(one: Node, two: Node) -> bool:
@@ -67,8 +67,8 @@ def alike(one: Node, two: Node) -> bool:
 def _replace(node: Node, product: Any, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     graph = node.graph
     with graph.inserting_before(node):
-        made = graph.call_function(target, args, kwargs)
-    made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
+        fused = graph.call_function(target, args, kwargs)
+    fused.meta = dict(node.meta)
+    node.replace_all_uses_with(fused)
     graph.erase_node(node)
     graph.erase_node(product)

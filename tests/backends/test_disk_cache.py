@@ -12,7 +12,7 @@ import torch
 import sandbox
 import variants
 from sandbox.backends.inductor import kernels
-from sandbox.backends.inductor.kept import path_of
+from sandbox.backends.inductor.disk_cache import path_of
 from tests.outside_blocks import Halfway
 
 STEP = """

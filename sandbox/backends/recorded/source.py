@@ -1,8 +1,8 @@
-"""A phase of a recorded step, written out as Python: operators with `out=`, over pieces of the tensors that fit a cache.
+"""The Python source of a phase of a recorded step: operators with `out=`, over pieces of the tensors that fit a cache.
 
 A phase (see `tracing.cut`) is three stretches.  Before: numbers of scopes, from hyperparameters and completed sums.  For
-each piece: everything of one number a coordinate, in buffers that are used again as soon as nothing reads them any more, in
-place where the operator allows it.  After: sums over pieces, and states of one number a scope.  Of apollo's second phase:
+each piece: everything with one number per coordinate, in buffers that are used again as soon as nothing reads them any more, in
+place where the operator allows it.  After: sums over pieces, and states with one number per scope.  Of apollo's second phase:
 
     for (p7, p8, p9, p10, …, c0, c1, …) in pieces:
         torch.abs(p10, out=c0)                  # |B|
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from sandbox.backends.recorded.fused import alike, fuse
+from sandbox.backends.recorded.fusion import alike, fuse
 from sandbox.backends.tracing.cut import Phase
 from sandbox.backends.tracing.layout import fill_places, row_sums
 from sandbox.backends.tracing.record import NotRecordable
@@ -48,8 +48,8 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
-    """A phase as `function(inputs, sums, pieces, wholes)`, which returns its sums.
+class PhaseSource:
+    """A phase as Python: `function(inputs, sums, pieces, wholes)`, which returns its sums.
 
     inputs: the long ones, by place.  pieces: for each piece a tuple of its share of them, then of what `columns` say.
     wholes: what the columns of kind "whole" and "sum" are parts of, in their order.
@@ -61,7 +61,7 @@ class Written:
     columns: list[Column]
 
 
-class Writer:
+class PhaseWriter:
     """Writes one phase.  inputs: how many the traced graph has.  length: the first size of long tensors, in both recordings."""
 
     def __init__(self, phase: Phase, inputs: int, length: tuple[int, int], *, cpu: bool) -> None:
@@ -83,8 +83,8 @@ class Writer:
         self.done: set[Node] = set()  # copies whose value is computed in place
         self.late: set[Node] = set()  # numbers of scopes that need all pieces
 
-    def written(self) -> Written:
-        """The phase."""
+    def source(self) -> PhaseSource:
+        """Writes the phase."""
         returned: list[str] = []
         for place, node in enumerate(self.nodes):
             if node.op == "placeholder":
@@ -106,16 +106,16 @@ class Writer:
         lines += self.before
         lines += [f"for ({row}) in pieces:", *(f"    {line}" for line in self.each)] if self.each else []
         lines += [*self.after, f"return ({''.join(f'{name}, ' for name in returned)})"]
-        source = "def phase(inputs, sums, pieces, wholes):\n" + "".join(f"    {line}\n" for line in lines)
-        exec(compile(source, "<a phase of apollo-sandbox>", "exec"), self.values)
-        return Written(self.values["phase"], source, long, list(self.columns))
+        text = "def phase(inputs, sums, pieces, wholes):\n" + "".join(f"    {line}\n" for line in lines)
+        exec(compile(text, "<a phase of apollo-sandbox>", "exec"), self.values)
+        return PhaseSource(self.values["phase"], text, long, list(self.columns))
 
     # -- what a node is ----------------------------------------------------------------------------------------------
 
     def _is_long(self, node: Any) -> bool:
         return isinstance(node, Node) and node.meta.get("first") == self.length
 
-    def _is_kept(self, node: Node) -> bool:
+    def _is_read_whole(self, node: Node) -> bool:
         """Whether a later stretch reads a long value whole."""
         return self._is_long(node) and any(
             not self._is_long(user) and user.target not in (*OVER_PIECES, ATEN.copy_.default, ATEN.sym_size.int)
@@ -123,7 +123,7 @@ class Writer:
         )
 
     def _last_reads(self) -> dict[Node, int]:
-        """Where each value, or a view of it, is read for the last time."""
+        """Returns the place where each value, or a view of it, is read for the last time."""
         last: dict[Node, int] = {}
         for place, node in enumerate(self.nodes):
             for read in node.all_input_nodes:
@@ -155,7 +155,7 @@ class Writer:
         self.late.add(node)
 
     def _write_long(self, node: Node, place: int) -> None:
-        if not self.late.isdisjoint(node.all_input_nodes) or (_is_view(node) and self._is_kept(node)):
+        if not self.late.isdisjoint(node.all_input_nodes) or (_is_view(node) and self._is_read_whole(node)):
             raise NotRecordable("some block looks over all coordinates by another way than x.scope and x.tensor")
         if node.target is ATEN.copy_.default:
             if node not in self.done:
@@ -163,7 +163,7 @@ class Writer:
         elif _is_view(node):
             self.names[node] = name = f"v{len(self.names)}"
             self.each.append(f"{name} = {self._call(node)}")
-        elif node.target is ATEN.where.self and self.cpu and _is_one(node.args[0]) and not self._is_kept(node):
+        elif node.target is ATEN.where.self and self.cpu and _is_one(node.args[0]) and not self._is_read_whole(node):
             self._write_choice(node, place)
         else:
             out = self._destination(node, place)
@@ -184,15 +184,15 @@ class Writer:
                 self.each.append(f"{out}.copy_({self._call(node)})")
         for read in {_base(n) for n in node.all_input_nodes}:
             if self.last.get(read) == place and (slot := self.slots.pop(read, None)):
-                self._released(slot)
+                self._release(slot)
 
     def _write_choice(self, node: Node, place: int) -> None:
         """torch.where by one condition for all coordinates: no pass over them where the first choice may stay where it is."""
         condition, a, b = (self._argument(x) for x in node.args)
-        mine = node.args[1]
-        if isinstance(mine, Node) and mine in self.slots and self.last[mine] == place and alike(mine, node):
+        first = node.args[1]
+        if isinstance(first, Node) and first in self.slots and self.last[first] == place and alike(first, node):
             self.names[node] = out = a
-            self.slots[node] = self.slots.pop(mine)
+            self.slots[node] = self.slots.pop(first)
             self.each.append(f"if not {condition}: {out}.copy_({b})")
         else:
             self.names[node] = out = self._destination(node, place)
@@ -201,9 +201,9 @@ class Writer:
     # -- where values lie --------------------------------------------------------------------------------------------
 
     def _destination(self, node: Node, place: int) -> str:
-        """Where a long value is written: what a later stretch reads; the tensor that it will replace, if nothing reads that any
-        more; the buffer of an operand that nothing else reads; or any buffer."""
-        if self._is_kept(node):
+        """Chooses where a long value is written: what a later stretch reads; the tensor that it will replace, if nothing reads
+        that any more; the buffer of an operand that nothing else reads; or any buffer."""
+        if self._is_read_whole(node):
             return self._column("whole", tuple(node.meta["val"].shape[1:]), node.meta["val"].dtype)
         copied = self.targets.get(node)
         if copied is not None:
@@ -222,13 +222,13 @@ class Writer:
         return self.slots[node]
 
     def _may_overwrite(self, node: Node, operand: Node) -> bool:
-        """Whether an operator may write over this operand of its own: entry by entry, and no view of it is another operand."""
+        """Whether an operator may write over one of its operands: entry by entry, and no view of it is another operand."""
         if operand not in node.all_input_nodes:
             return all(_base(n) is not operand for n in node.all_input_nodes)
         pointwise = torch.Tag.pointwise in node.target.tags  # type: ignore[union-attr]
         return pointwise and all(n is operand or _base(n) is not operand for n in node.all_input_nodes)
 
-    def _released(self, slot: str) -> None:
+    def _release(self, slot: str) -> None:
         column = next(c for c, name in self.columns.items() if name == slot)
         self.free.setdefault((column.shape, column.dtype), []).append(slot)
 
@@ -265,7 +265,7 @@ class Writer:
 
 
 def _base(node: Node) -> Node:
-    """What a view is a view of."""
+    """Returns what a view is a view of."""
     while node.op == "call_function" and _is_view(node):
         node = node.all_input_nodes[0]
     return node

@@ -1,6 +1,6 @@
-"""How a cohort's tensors lie for a graph, and a step of it: what the eager and the compiled backend have in common.
+"""Where a cohort's tensors lie for a graph, and its step: what the eager and the compiled backend have in common.
 
-Small tensors live in an arena: their state in one buffer a state, of which `optimizer.state[p][…]` are views.  A step copies
+Small tensors live in an arena: with one buffer per state, of which `optimizer.state[p][…]` are views.  A step copies
 their gradients in, runs one kernel over the whole arena, and takes the step off the parameters.  A large tensor (131,072
 entries or more on a CPU) goes through a kernel of its own kind, where it is, without a copy.  Kernels serve all sizes and are
 kept for the process: a recipe's structure needs one for arenas and one for large tensors, whatever models follow.
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from sandbox.backends import reference
-from sandbox.backends.arena import places
-from sandbox.backends.arena.phased import PhasedRun, Unit, checks, phases
-from sandbox.backends.arena.places import Large, Run, Small, make_views
+from sandbox.backends.arena import leaves
+from sandbox.backends.arena.leaves import Large, Small, make_views
+from sandbox.backends.arena.phases import PhasedKernel, PhasedLeaf, checks, phases
 from sandbox.backends.base import Cohort, Step, needs_sums, totals
 from sandbox.backends.tracing import graph, layout
 from sandbox.blocks import ELEMENT, SCOPE, scope
-from sandbox.distributed import ranks
+from sandbox.distributed.ranks import SumRequests
 from sandbox.recipe import Recipe, rounding
 from sandbox.recipe.pure import state_dtype
 from sandbox.utils.private_torch import copy_each, subtract_each
@@ -34,60 +34,59 @@ class Kernel(Protocol):
 
     steps_only: bool
 
-    def run_for(self, theta: Tensor) -> Run:
-        """What makes a step on a leaf like theta; it takes the graph's inputs as a list."""
+    def bind(self, theta: Tensor) -> Any:
+        """Returns what makes a step on a leaf like theta from the graph's inputs (`BoundKernel`, or a `PhasedKernel`)."""
         ...
 
 
-class Planned:
-    """A backend whose steps are kernels over a plan; `kernel` says which."""
+class KernelBackend:
+    """A backend whose steps are kernels on the leaves of a cohort; `kernel` says which."""
 
     name: str
     flat, rounds = False, True
 
     def kernel(self, recipe: Recipe, signature: graph.Signature, *, step_only: bool, phased: bool) -> Kernel:
-        """The kernel of a signature.  step_only: it may write the step in θ's place.  phased: its runs must be able to stop for
-        sums over several ranks (`PhasedRun`).  Raises NoGraph."""
+        """Returns the kernel of a signature.  step_only: it may write the step in θ's place.  phased: it must be able to stop
+        for sums over several ranks (`PhasedKernel`).  Raises NoGraph."""
         raise NotImplementedError
 
     def load(self, cohort: Cohort, step: Step, *, check: bool) -> list[Tensor]:
         """Copies the gradients of small tensors into their arenas, whose sums are then one number for all of them."""
         now = step.recipe, cohort.steps + 1, step.lr, cohort.last
         values, names = graph.values_of(*now)
-        if cohort.plan is not None and names != cohort.plan.names:
-            cohort.plan = cohort.plan.others.get(tuple(names), cohort.plan)
-        if cohort.plan is None or names != cohort.plan.names or not cohort.plan.fits(step):
+        if cohort.cache is not None and names != cohort.cache.names:
+            cohort.cache = cohort.cache.others.get(tuple(names), cohort.cache)
+        if cohort.cache is None or names != cohort.cache.names or not cohort.cache.fits(step):
             values, structure = graph.numbers_of(*now, evaluated=True)
             cohort.check(step.grads)
-            if cohort.plan is None or cohort.plan.structure != structure or not cohort.plan.describes(step):
-                others = cohort.plan.others if cohort.plan is not None else {}
+            if cohort.cache is None or cohort.cache.structure != structure or not cohort.cache.describes(step):
+                others = cohort.cache.others if cohort.cache is not None else {}
                 with torch.device("cpu"):  # not on another default device
-                    cohort.plan = Plan(cohort, step, structure, self)
-                if (
-                    step.recipe.analysis.own_layout
-                ):  # states stay where they are, so plans for steps with other things due stay right
-                    cohort.plan.others = others
-                    others[tuple(names)] = cohort.plan
-            cohort.plan.recipe, cohort.plan.names = step.recipe, names
+                    cohort.cache = Placement(cohort, step, structure, self)
+                # states stay where they are, so placements for steps with other things due stay right
+                if step.recipe.analysis.own_layout:
+                    cohort.cache.others = others
+                    others[tuple(names)] = cohort.cache
+            cohort.cache.recipe, cohort.cache.names = step.recipe, names
         try:
-            return cohort.plan.load(step, values, cohort.steps + 1, check=check)
+            return cohort.cache.load(step, values, cohort.steps + 1, check=check)
         except RuntimeError:
             cohort.check(step.grads)
             raise
 
-    def phases(self, cohort: Cohort, step: Step) -> ranks.Run[Callable[[], None]]:
+    def phases(self, cohort: Cohort, step: Step) -> SumRequests[Callable[[], None]]:
         """See `Backend`."""
-        return phases(cohort.plan.units(step), cohort, step)
+        return phases(cohort.cache.phased_leaves(step), cohort, step)
 
     def step(self, cohort: Cohort, step: Step) -> None:
-        """One step of the cohort: a graph for each arena, one call for each large tensor."""
-        cohort.plan.step(cohort, step)
+        """Makes one step of the cohort: one call for each arena and each large tensor."""
+        cohort.cache.step(cohort, step)
 
 
-class Plan:
-    """How a cohort runs: which tensors go where, and every buffer and view that a step needs."""
+class Placement:
+    """Which leaf each tensor of a cohort belongs to, and every buffer and view that a step needs."""
 
-    def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: Planned) -> None:
+    def __init__(self, cohort: Cohort, step: Step, structure: Any, backend: KernelBackend) -> None:
         self.recipe, self.structure, self.flat, self.kernel = (
             step.recipe,
             structure,
@@ -95,7 +94,7 @@ class Plan:
             functools.partial(backend.kernel, phased=needs_sums(cohort, step)),
         )
         self.names: list[str] = []  # of the coefficients, and what is due
-        self.others: dict[tuple[str, ...], Plan] = {}  # by these names
+        self.others: dict[tuple[str, ...], Placement] = {}  # by these names
         self.threads = torch.get_num_threads()  # Inductor writes it into its code
         self.stored = step.state_dtype
         kinds = {(state_dtype(p.dtype), p.device) for p in cohort.params}
@@ -123,7 +122,7 @@ class Plan:
         return self.recipe is step.recipe and self.describes(step)
 
     def describes(self, step: Step) -> bool:
-        """Whether the plan is still right: a model may have been cast since (an arena does not mind), threads added."""
+        """Whether the placement is still right: a model may have been cast since (an arena does not mind), threads added."""
         return self.threads == torch.get_num_threads() and all(large.fits(step.grads[large.index]) for large in self.large)
 
     # -- building ----------------------------------------------------------------------------------------------------
@@ -132,7 +131,7 @@ class Plan:
         if self.recipe.analysis.own_layout:
             return True
         if (
-            p.numel() < places.LARGE.get(p.device.type, places.LARGE["cuda"])
+            p.numel() < leaves.LARGE.get(p.device.type, leaves.LARGE["cuda"])
             or self.recipe.scope == "global"
             or not p.is_contiguous()
         ):
@@ -146,7 +145,7 @@ class Plan:
         return graph.Signature(self.structure, kind, width, self.recipe.scope, *numbers, str(device), True, self.stored)
 
     def _places(self, signature: graph.Signature, first: Tensor) -> list[Tensor]:
-        """What `layout.counter` takes, where states are rounded."""
+        """Returns what `layout.counter` takes, where states are rounded."""
         return [self.keys[first.device], first, layout.columns(signature.row, first.device)] if self.stored else []
 
     def _add_large(self, cohort: Cohort, i: int, p: Tensor, g: Tensor) -> None:
@@ -165,7 +164,7 @@ class Plan:
         key = state_dtype(p.dtype), p.device
         first = torch.tensor([rounding.signed(cohort.first(i))], dtype=torch.int32, device=p.device)
         extra = self.numbers[key], self.norms[key], self._places(signature, first)
-        self.large.append(Large(i, kind, p, g.dtype, states, *extra, kernel.run_for(p), self.recipe.analysis.own_layout))
+        self.large.append(Large(i, kind, p, g.dtype, states, *extra, kernel.bind(p), self.recipe.analysis.own_layout))
 
     def _arena(self, cohort: Cohort, indices: list[int], dtype: torch.dtype, device: torch.device) -> Small:
         recipe, params = self.recipe, [cohort.params[i] for i in indices]
@@ -184,8 +183,8 @@ class Plan:
         starts = [width * int(n) for n in (tensors.lengths.cumsum(0) - tensors.lengths)[: len(sizes)]]
 
         def buffer(dtype: torch.dtype = dtype) -> tuple[Tensor, list[Tensor]]:
-            made = torch.zeros(total, width, dtype=dtype, device=device)
-            return made, [made.view(-1)[a : a + n].view(p.shape) for a, n, p in zip(starts, sizes, params, strict=True)]
+            whole = torch.zeros(total, width, dtype=dtype, device=device)
+            return whole, [whole.view(-1)[a : a + n].view(p.shape) for a, n, p in zip(starts, sizes, params, strict=True)]
 
         states = []
         for name, kind in recipe.analysis.state_kinds.items():
@@ -193,20 +192,20 @@ class Plan:
             if few:
                 counts = [math.prod(scope.shape_of(recipe.scope, p)) if kind == SCOPE else 1 for p in params]
                 owners = len(each.lengths) if kind == SCOPE else len(tensors.lengths)
-                made = torch.ones(owners, dtype=dtype, device=device)
-                parts = made[: sum(counts)].split(counts)
+                whole = torch.ones(owners, dtype=dtype, device=device)
+                parts = whole[: sum(counts)].split(counts)
                 views = [part.view(cohort.states[i][name].shape) for part, i in zip(parts, indices, strict=True)]
             else:
-                made, views = buffer(rounding.dtype_of(kind, dtype, self.stored))
+                whole, views = buffer(rounding.dtype_of(kind, dtype, self.stored))
             for view, i in zip(views, indices, strict=True):
                 view.copy_(cohort.states[i][name])
                 cohort.replace_state(i, name, view)
-            states.append(made)
+            states.append(whole)
         theta, theta_views = buffer()
         g, g_views = buffer()
         inputs = {name: buffer() for name in recipe.analysis.inputs}
         rows = [t for r in (tensors, each) for t in (r.owner, r.lengths, r.valid)]
-        arena = Small(
+        small = Small(
             indices=indices,
             rows=rows,
             theta=theta,
@@ -219,18 +218,18 @@ class Plan:
             numbers=self.numbers[dtype, device],
             norm=self.norms[dtype, device],
             places=self._places(signature, layout.first_places(tensors, [cohort.first(i) for i in indices], width)),
-            run=kernel.run_for(theta),
+            kernel=kernel.bind(theta),
             steps_only=kernel.steps_only,
             params=params,
         )
         if self.flat:
-            make_views(arena)
-        return arena
+            make_views(small)
+        return small
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def load(self, step: Step, values: list[float], t: int, *, check: bool) -> list[Tensor]:
-        """Numbers and the gradients of small tensors, into the tensors that graphs read."""
+        """Copies numbers, and the gradients of small tensors, into the tensors that graphs read; see `KernelBackend.load`."""
         for (dtype, device), numbers in self.numbers.items():
             if device.type == "cpu":  # two calls of torch would cost more
                 numbers.numpy()[:] = values
@@ -239,18 +238,18 @@ class Plan:
         for key in self.keys.values():
             key.fill_(rounding.key(step.seed, t))
         for norm in self.norms.values():
-            for kept in norm:
-                kept.copy_(cast(Tensor, step.norm))
+            for place in norm:
+                place.copy_(cast(Tensor, step.norm))
         for small in self.small:
             everything = len(small.indices) == len(step.grads)
             copy_each(small.g_views, step.grads if everything else [step.grads[i] for i in small.indices])
         if not check:
             return []
-        others = [x.index for x in self.large if not checks(x.run)] + self.tensorwise
-        return [x.g.sum() for x in self.small if not checks(x.run)] + totals([step.grads[i] for i in others])
+        others = [x.index for x in self.large if not checks(x.kernel)] + self.tensorwise
+        return [x.g.sum() for x in self.small if not checks(x.kernel)] + totals([step.grads[i] for i in others])
 
     def step(self, cohort: Cohort, step: Step) -> None:
-        """Makes the step that was loaded."""
+        """Makes the step that has been loaded."""
         for large in self.large:
             large.step(step.grads[large.index], [row[large.index] for row in step.inputs.values()])
         for small in self.small:
@@ -258,26 +257,26 @@ class Plan:
         if self.tensorwise:
             reference.advance(cohort, step, [[i] for i in self.tensorwise])
 
-    def units(self, step: Step) -> list[Unit]:
-        """Arenas and large tensors, for a step in phases."""
-        found = [Unit([x.index], cast(PhasedRun, x.run), x.inputs(step.grads[x.index], []), _nothing) for x in self.large]
+    def phased_leaves(self, step: Step) -> list[PhasedLeaf]:
+        """Returns arenas and large tensors, for a step in phases."""
+        result = []
+        for large in self.large:
+            kernel, inputs = cast(PhasedKernel, large.kernel), large.inputs(step.grads[large.index], [])
+            result.append(PhasedLeaf([large.index], kernel, inputs, lambda: None))
         for small in self.small:
-            found.append(
-                Unit(
-                    small.indices, cast(PhasedRun, small.run), self._inputs(small, step), functools.partial(self._write, small)
-                )
-            )
-        return found
+            kernel, inputs = cast(PhasedKernel, small.kernel), self._inputs(small, step)
+            result.append(PhasedLeaf(small.indices, kernel, inputs, functools.partial(self._write, small)))
+        return result
 
     def _run_arena(self, small: Small, step: Step) -> None:
-        small.run(self._inputs(small, step))
+        small.kernel(self._inputs(small, step))
         self._write(small)
 
     def _inputs(self, small: Small, step: Step) -> list[Tensor]:
         extra = list(small.norm)
-        for name, (made, views) in small.inputs.items():
+        for name, (whole, views) in small.inputs.items():
             copy_each(views, [step.inputs[name][i] for i in small.indices])
-            extra.append(made)
+            extra.append(whole)
         if self.flat:
             if [*map(Tensor.data_ptr, small.params)] != small.addresses:
                 make_views(small)
@@ -290,6 +289,3 @@ class Plan:
             subtract_each(small.params, small.theta_views)
         elif not self.flat:
             copy_each(small.params, small.theta_views)
-
-
-def _nothing() -> None: ...

@@ -1,7 +1,7 @@
 """A step without a compiler: its phases as plain Python, run over pieces of tensors that fit a cache.
 
-Whole operations on a large tensor read and write memory some thirty times a step.  Here all operators of a phase run over one
-piece, 512 KiB of each tensor, before the next: memory is read once a phase and written once.
+Whole operations on a large tensor read and write memory some thirty times per step.  Here all operators of a phase run over one
+piece, 512 KiB of each tensor, before the next: memory is read once per phase and written once.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.backends.recorded.written import Column, Writer, Written
+from sandbox.backends.recorded.source import Column, PhaseSource, PhaseWriter
 from sandbox.backends.tracing import graph, selfcheck
 from sandbox.backends.tracing.cut import complete, cut
 from sandbox.backends.tracing.layout import padding_of
 from sandbox.backends.tracing.record import NotRecordable
 from sandbox.recipe import Recipe
 
-# Bytes of a piece of one tensor.  Measured on a CPU with 2 MiB of cache a core; on a GPU only so many that memory is bounded.
+# Bytes of a piece of one tensor.  Measured on a CPU with 2 MiB of cache per core; on a GPU only so many that memory is bounded.
 PIECE = {"cpu": 2**19, "cuda": 2**26}
 
 _PROGRAMS: dict[Any, Program | graph.NoGraph] = {}  # for the process, by signature
@@ -43,19 +43,19 @@ class Program:
         cpu = signature.device == "cpu"
         try:
             parts = cut(traced)
-            self.phases = [Writer(p, len(places), theta["first"], cpu=cpu).written() for p in parts]
+            self.phases = [PhaseWriter(p, len(places), theta["first"], cpu=cpu).source() for p in parts]
         except NotRecordable as error:
             raise graph.no_graph(recipe, error) from error
         self.reductions = [part.reductions for part in parts]
-        selfcheck.check(recipe, signature, lambda *inputs: Run(self, 48)(inputs), self.steps_only)
+        selfcheck.check(recipe, signature, lambda *inputs: BoundProgram(self, 48)(inputs), self.steps_only)
 
-    def run_for(self, theta: Tensor) -> Run:
-        """What makes a step on a leaf like theta; it takes the graph's inputs as a list."""
-        return Run(self, PIECE.get(theta.device.type, PIECE["cuda"]))
+    def bind(self, theta: Tensor) -> BoundProgram:
+        """Returns what makes a step on a leaf like theta from the graph's inputs, a list."""
+        return BoundProgram(self, PIECE.get(theta.device.type, PIECE["cuda"]))
 
 
 def program_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool) -> Program:
-    """The program of a signature, written at the first call in the process.  Raises NoGraph, each time."""
+    """Returns the program of a signature, written at the first call in the process.  Raises NoGraph, each time."""
     key = signature, step_only
     with graph.LOCK:
         if key not in _PROGRAMS:
@@ -63,14 +63,14 @@ def program_of(recipe: Recipe, signature: graph.Signature, *, step_only: bool) -
                 _PROGRAMS[key] = Program(recipe, signature, step_only=step_only)
             except graph.NoGraph as error:
                 _PROGRAMS[key] = error
-        found = _PROGRAMS[key]
-    if isinstance(found, graph.NoGraph):
-        raise found
-    return found
+        program = _PROGRAMS[key]
+    if isinstance(program, graph.NoGraph):
+        raise program
+    return program
 
 
-class Run:
-    """A program on the tensors of one leaf.  size: the most bytes that a piece of θ has, but a row at least.
+class BoundProgram:
+    """A program bound to the tensors of one leaf.  size: the most bytes that a piece of θ has, but a row at least.
 
     Pieces are views, made when an input is another tensor than in the step before, which in most steps only gradients are.
     """
@@ -85,14 +85,14 @@ class Run:
         self.pieces: list[list[tuple[Any, ...]]] = []
 
     def __call__(self, inputs: Sequence[Tensor]) -> None:
-        """Makes a step: writes θ and the states."""
+        """Makes a step, which writes θ and the states."""
         self.begin(inputs)
         sums: list[Tensor] = []
         for number in range(len(self.program.phases)):
             sums += self.phase(number, sums)
 
     def phase(self, number: int, sums: Sequence[Tensor]) -> Sequence[Tensor]:
-        """One phase, with the sums of those before it; the last one writes."""
+        """Runs one phase, with the sums of those before it; the last one writes."""
         function = self.program.phases[number].function
         return function(self.inputs, sums, self.pieces[number], self.wholes[number])
 
@@ -118,8 +118,8 @@ class Run:
             for phase, columns in zip(self.program.phases, self.columns, strict=True)
         ]
 
-    def _columns(self, phase: Written, inputs: Sequence[Tensor], each: int) -> tuple[list[Any], list[Tensor]]:
-        """The pieces' own columns, and the tensors that later stretches read whole."""
+    def _columns(self, phase: PhaseSource, inputs: Sequence[Tensor], each: int) -> tuple[list[Any], list[Tensor]]:
+        """Returns the pieces' own columns, and the tensors that later stretches read whole."""
         theta = inputs[self.program.theta]
         lengths = [len(piece) for piece in theta.split(each)]
         columns: list[Any] = []
@@ -145,14 +145,14 @@ class Run:
     def _slot(
         self, column: Column, row: tuple[int, ...], lengths: list[int], device: torch.device, used: dict[Any, int]
     ) -> list[Tensor]:
-        """A buffer of this thread, in each piece's shape."""
+        """Returns a buffer of this thread, in each piece's shape."""
         key = column.dtype, device
         number = used[key] = used.get(key, -1) + 1
-        mine = self.buffers.setdefault(key, [])
+        buffers = self.buffers.setdefault(key, [])
         size = lengths[0] * math.prod(row)
-        if number == len(mine):
-            mine.append(torch.empty(0, dtype=column.dtype, device=device))
-        if len(mine[number]) < size:
-            mine[number] = torch.empty(size, dtype=column.dtype, device=device)
-        shaped = {n: mine[number][: n * math.prod(row)].view(n, *row) for n in set(lengths)}
+        if number == len(buffers):
+            buffers.append(torch.empty(0, dtype=column.dtype, device=device))
+        if len(buffers[number]) < size:
+            buffers[number] = torch.empty(size, dtype=column.dtype, device=device)
+        shaped = {n: buffers[number][: n * math.prod(row)].view(n, *row) for n in set(lengths)}
         return [shaped[n] for n in lengths]
