@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from sandbox import ensemble, schedules
-from sandbox.ensemble.arguments import allowed
+from sandbox.ensemble.arguments import allows
 from sandbox.ensemble.run import refusal
 from sandbox.experiments.runs import run as single
 from sandbox.experiments.runs.methods import Method, Ours
@@ -96,7 +96,7 @@ def _together(
 ) -> list[tuple[list[Row], list[Row]]]:
     first, told = runs[0], 0
     top = max(schedules.factors(first.steps, first.warmup, first.schedule))
-    fits = [allowed(recipe, top * run.lr) for run in runs]  # the recipe's decay, every rate of the run
+    fits = [allows(recipe, top * run.lr) for run in runs]  # the recipe's decay, every rate of the run
 
     def advance(done: int, total: int) -> None:
         nonlocal told
@@ -151,5 +151,5 @@ def _measured(found: ensemble.Ensemble, i: int) -> list[Row]:
         {"step": step, "tensor": EVERYTHING, "probe": name, "value": float(column[i, k])}
         for k, step in enumerate(found.probed)
         for name, column in found.probes.items()
-        if step < last and found.said[name][i, k]
+        if step < last and found.measured[name][i, k]
     ]
