@@ -1,4 +1,4 @@
-"""What `run` is asked for, in one form: configurations, a task."""
+"""Turns the arguments of `run` into configurations and a task."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sandbox.tasks import PureTask, Task
 
 
 def configs_of(recipes: Any, lr: Any) -> list[Config]:
-    """Every recipe at every rate.  Raises ValueError for a rate that cannot be."""
-    found = [lookup.recipe(r) for r in ([recipes] if isinstance(recipes, str | Recipe) else recipes)]
-    if not found:
+    """Returns every recipe at every rate.  Raises ValueError for a rate below 0 or not finite, and where there is none."""
+    resolved = [lookup.recipe(r) for r in ([recipes] if isinstance(recipes, str | Recipe) else recipes)]
+    if not resolved:
         raise ValueError("an ensemble needs at least one recipe")
     if lr is None:
-        return [Config(recipe, recipe.lr) for recipe in found]
+        return [Config(recipe, recipe.lr) for recipe in resolved]
     rates = [lr] if isinstance(lr, float | int) or callable(lr) else list(lr)
     if not rates:
         raise ValueError("lr must name at least one rate")
     for rate in rates:
         if not callable(rate) and not 0 <= float(rate) < math.inf:
             raise ValueError(f"lr must lie in [0, inf), got {rate}")
-    return [Config(recipe, rate if callable(rate) else float(rate)) for recipe in found for rate in rates]
+    return [Config(recipe, rate if callable(rate) else float(rate)) for recipe in resolved for rate in rates]
 
 
 class BareLoss(PureTask):
@@ -38,26 +38,26 @@ class BareLoss(PureTask):
         self.loss, self.params, self.given = loss, params, batches  # type: ignore[method-assign]
 
     def init(self, seed: int) -> Any:
-        """The same start for every seed."""
+        """Returns the same start for every seed."""
         return self.params
 
     def batches(self, seed: int) -> Iterator[Any]:
-        """The seed's batches, from the beginning again when they end; None without any."""
+        """Yields the seed's batches, from the beginning again when they end; None without any."""
         while True:
-            given = False
+            empty = True
             for batch in [None] if self.given is None else self.given(seed):
-                given = True
+                empty = False
                 yield batch
-            if not given:
+            if empty:
                 raise ValueError(f"batches must give at least one batch each time it is called, got none for seed {seed}")
 
     def full(self, split: str) -> Any:
-        """There is none."""
+        """Raises ValueError: there are no splits."""
         raise ValueError("evaluations must be 0 for a bare loss: it has no splits to be evaluated on; a Task has")
 
 
 def task_of(task: Any, params: Any, batches: Any) -> Task:
-    """The task, or a bare loss as one."""
+    """Returns the task, or a bare loss as one.  Raises TypeError and ValueError for what is neither."""
     if isinstance(task, str | Task):
         if params is not None or batches is not None:
             raise ValueError("params and batches belong to a bare loss; a task has its own")
@@ -71,7 +71,7 @@ def task_of(task: Any, params: Any, batches: Any) -> Task:
     return BareLoss(task, params, batches)
 
 
-def allowed(recipe: Recipe, lr: float) -> bool:
+def allows(recipe: Recipe, lr: float) -> bool:
     """Whether the recipe's decay allows the rate."""
     try:
         recipe.decay.check_lr(lr)

@@ -1,4 +1,7 @@
-"""The step of a whole grid as one graph, compiled once for each group, loss and set of shapes."""
+"""The step of a whole grid as one graph, compiled once for each group, loss and set of shapes.
+
+What the ensemble uses of torch's private interface is here; without it a grid runs uncompiled, with a warning.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,27 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sandbox.backends.inductor import private
 from sandbox.backends.inductor.kernels import without_gc
+from sandbox.ensemble import convolutions
 from sandbox.ensemble.arguments import BareLoss
 from sandbox.ensemble.members import structure
-from sandbox.ensemble.memory_order import InMemoryOrder
-from sandbox.ensemble.pooling import PoolsAsMeans
-from sandbox.utils.private_torch import pytree
+from sandbox.utils.private_torch import TorchDispatchMode, pytree
 
 _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
 
 
 def compiled(group: Any, task: Any, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
-    """`function`, traced by make_fx on flat tensors and given to Inductor; kept for the process."""
+    """Returns `function`, traced by make_fx on flat tensors and given to Inductor; kept for the process."""
+    if not hasattr(torch._inductor, "standalone_compile"):
+        warnings.warn("this torch has no torch._inductor.standalone_compile: grids run uncompiled", stacklevel=2)
+        return function
     # a number that all members share comes out of vmap with stride 0; the graph is made for tensors without gaps
     leaves, spec = pytree.tree_flatten(pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, inputs))
-    whose = task.loss if isinstance(task, BareLoss) else task  # of a bare loss each run makes a task anew
+    owner = task.loss if isinstance(task, BareLoss) else task  # of a bare loss each run makes a task anew
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     shapes = tuple((leaves[i].shape, leaves[i].dtype, leaves[i].device) for i in places)
-    key = structure(group.spec), tuple(group.fixed), id(whose), shapes, torch.get_num_threads()
+    key = structure(group.spec), tuple(group.fixed), id(owner), shapes, torch.get_num_threads()
     if key not in _COMPILED:
-        _COMPILED[key] = (_graph(function, leaves, spec, places), whose)  # it, so that its id stays its own
+        _COMPILED[key] = (_graph(function, leaves, spec, places), owner)  # it, so that its id stays its own
     run = _COMPILED[key][0]
 
     def call(*arguments: Any) -> Any:
@@ -54,9 +59,9 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
         graph = _compile(_traced(flat, tensors), tensors)
 
     def run(tensors: list[torch.Tensor]) -> Any:
-        found = iter(graph(*tensors))
+        outputs = iter(graph(*tensors))
         out_spec, present = form
-        return pytree.tree_unflatten([next(found) if is_tensor else None for is_tensor in present], out_spec)
+        return pytree.tree_unflatten([next(outputs) if is_tensor else None for is_tensor in present], out_spec)
 
     return run
 
@@ -70,13 +75,21 @@ def _compile(traced: torch.fx.GraphModule, tensors: list[torch.Tensor]) -> Calla
         return torch.compile(traced, fullgraph=True, dynamic=False)
 
 
+class _ChannelsLast(TorchDispatchMode):
+    """Convolutions of images on a CPU by the rules of `convolutions`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        rule = convolutions.RULES.get(func) if args and isinstance(args[0], torch.Tensor) and args[0].is_cpu else None
+        return rule(*args) if rule and args[0].dim() == 4 else func(*args, **(kwargs or {}))
+
+
 def _traced(flat: Callable[..., Any], tensors: list[torch.Tensor]) -> torch.fx.GraphModule:
-    def ordered(*tensors: torch.Tensor) -> list[Any]:
-        with InMemoryOrder(), PoolsAsMeans():
+    def channels_last(*tensors: torch.Tensor) -> list[Any]:
+        with _ChannelsLast():
             return flat(*tensors)
 
     try:
-        return make_fx(ordered)(*tensors)
+        return make_fx(channels_last)(*tensors)
     except RuntimeError:
         # vmap makes no copy with channels last, and group_norm for one asks for it
         return make_fx(flat)(*tensors)

@@ -1,4 +1,7 @@
-"""Convolutions of many members on a CPU: vmap makes them one convolution whose groups are the members."""
+"""Convolutions of many members on a CPU, which vmap makes one convolution whose groups are the members.
+
+Inductor runs these with the channels last in memory, where oneDNN is faster than in torch's own order.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ aten = torch.ops.aten
 
 
 def forward(x: Tensor, weight: Tensor, *args: Any) -> Tensor:
-    """aten.convolution, of images (n, channels, height, width), with the channels last in memory."""
+    """Computes aten.convolution, of images (n, channels, height, width), with the channels last in memory."""
     return aten.convolution(_channels_last(x), _channels_last(weight), *args)
 
 
 def backward(g: Tensor, x: Tensor, weight: Tensor, biases: Any, *args: Any) -> tuple[Tensor | None, ...]:
-    """aten.convolution_backward, the gradients of input, weight and bias, with the channels last in memory."""
-    *how, mask = args
+    """Computes aten.convolution_backward, the gradients of input, weight and bias, with the channels last in memory."""
+    *geometry, mask = args
     g = _channels_last(g)
-    to_input = _to_input(g, weight, *how) if mask[0] else None
+    to_input = _to_input(g, weight, *geometry) if mask[0] else None
     mask = [mask[0] and to_input is None, *mask[1:]]
-    first, *rest = aten.convolution_backward(g, _channels_last(x), weight, biases, *how, mask)
+    first, *rest = aten.convolution_backward(g, _channels_last(x), weight, biases, *geometry, mask)
     # a weight's gradient goes into the update, whose tensors have no channels
     return first if to_input is None else to_input, *(v if v is None else v.contiguous() for v in rest)
 

@@ -27,45 +27,31 @@ class Unbatchable(Exception):
 
 
 def member_step(group: Group, loss: Loss, probes: dict[str, Probe], before: bool) -> Callable[..., Any]:
-    """step(varied, lr, state, params, batch, z, old) of one member -> (state, params, loss, finite, measured, old).
+    """Returns step(varied, lr, state, params, batch, z, old) of one member -> (state, params, loss, finite, measured, old).
 
     z: as for `first_look`.  old: D and η of the step before, where a probe needs them (`before`), else ().
     measured: probe -> 0-d tensor, over all tensors together.
     """
-    first, second = first_look(group, loss), second_look(group, loss)
+    return in_sequence(first_look(group, loss), member_update(group, probes, before), second_look(group, loss))
+
+
+def in_sequence(
+    look: Callable[..., Any], update: Callable[..., Any], look_again: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """Returns the step made of its three parts, each of one member or each of all."""
 
     def step(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
-        recipe = group.recipe(varied)
-        state, grads, inputs, value, finite = first(varied, state, params, batch, z)
-        leaves = pytree.tree_leaves(params)
-        seen: dict[int, views.View] = {}
-        sizes = [p.numel() for p in leaves]
-
-        def observe(members: list[int], x: Any) -> None:
-            own = recipe.of(leaves[members[0]])
-            parts = views.split(views.of(own, x), [sizes[i] for i in members])
-            seen.update(zip(members, parts, strict=True))
-
-        state, params = recipe.update(state, params, grads, lr=lr, observe=observe if probes else None, **inputs)
-        if recipe.analysis.second_gradient:
-            state = second(varied, state, params, batch)
-        measured: dict[str, Tensor] = {}
-        if probes:
-            whole = views.join([seen[i] for i in sorted(seen)])
-            if old:
-                whole = dataclasses.replace(whole, D_old=old[0], lr_before=old[1])
-            found = {name: probe(whole) for name, probe in probes.items()}
-            measured = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in found.items() if v is not None}
-            old = (whole.D, torch.as_tensor(whole.lr)) if before else ()
-        else:
-            old = ()
+        state, grads, inputs, value, finite = look(varied, state, params, batch, z)
+        state, params, measured, old = update(varied, lr, state, params, grads, inputs, old)
+        if look_again is not None:
+            state = look_again(varied, state, params, batch)
         return state, params, value, finite, measured, old
 
     return step
 
 
 def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
-    """look(varied, state, params, batch, z) of one member -> (state, grads, inputs, loss, finite): all that a step takes.
+    """Returns look(varied, state, params, batch, z) of one member -> (state, grads, inputs, loss, finite): what a step takes.
 
     z: a dict of what is drawn for the recipe's inputs: "hessian", ±1; "sampled", a key.  None where nothing is.
     """
@@ -73,8 +59,8 @@ def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
     def look(varied: Any, state: Any, params: Any, batch: Any, z: Any) -> Any:
         recipe = group.recipe(varied)
         inputs = {}
-        watched, at = _Watched(loss, recipe), recipe.basis.factors
-        grads, value = grad_and_value(watched if at == "given" else loss)(params, batch)
+        observed, at = _FactorLoss(loss, recipe), recipe.basis.factors
+        grads, value = grad_and_value(observed if at == "given" else loss)(params, batch)
         if recipe.analysis.second_order:
             # Hz as the gradient of ∇f(θ)ᵀz
             back = vjp(lambda p: grad(loss)(p, batch), params)[1]
@@ -84,28 +70,55 @@ def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
             inputs["product"] = back(recipe.product_vector(state, params))[0]
         if recipe.analysis.draws_labels:
             with labels.Drawn(z["sampled"]):
-                other = grad(watched if at == "sampled" else loss)(params, batch)
+                other = grad(observed if at == "sampled" else loss)(params, batch)
             if "sampled" in recipe.analysis.inputs:
                 inputs["sampled"] = other
         if at:
-            inputs |= watched.factors(params)
+            inputs |= observed.factors(params)
         finite = value.isfinite() & torch.stack([g.sum() for g in pytree.tree_leaves(grads)]).isfinite().all()
         return state, grads, inputs, value.detach(), finite
 
     return look
 
 
-def second_look(group: Group, loss: Loss) -> Callable[..., Any]:
-    """look(varied, state, params, batch) of one member -> state, with the same batch's gradient where the step led."""
+def member_update(group: Group, probes: dict[str, Probe], before: bool) -> Callable[..., Any]:
+    """Returns update(varied, lr, state, params, grads, inputs, old) of one member -> (state, params, measured, old)."""
 
-    def look(varied: Any, state: Any, params: Any, batch: Any) -> Any:
-        return group.recipe(varied).with_second_gradient(state, grad(loss)(params, batch))
+    def update(varied: Any, lr: Tensor, state: Any, params: Any, grads: Any, inputs: Any, old: Any) -> Any:
+        recipe = group.recipe(varied)
+        if not probes:
+            return *recipe.update(state, params, grads, lr=lr, **inputs), {}, ()
+        leaves = pytree.tree_leaves(params)
+        by_leaf: dict[int, views.View] = {}
+        sizes = [p.numel() for p in leaves]
 
-    return look
+        def observe(members: list[int], x: Any) -> None:
+            parts = views.split(views.of(recipe.of(leaves[members[0]]), x), [sizes[i] for i in members])
+            by_leaf.update(zip(members, parts, strict=True))
+
+        state, params = recipe.update(state, params, grads, lr=lr, observe=observe, **inputs)
+        view = views.join([by_leaf[i] for i in sorted(by_leaf)])
+        if old:
+            view = dataclasses.replace(view, D_old=old[0], lr_before=old[1])
+        values = {name: probe(view) for name, probe in probes.items()}
+        measured = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in values.items() if v is not None}
+        return state, params, measured, (view.D, torch.as_tensor(view.lr)) if before else ()
+
+    return update
 
 
-class _Watched:
-    """A loss whose layers are watched for K-FAC's factors: those with a weight whose recipe takes them."""
+def second_look(group: Group, loss: Loss) -> Callable[..., Any] | None:
+    """Returns look(varied, state, params, batch) of one member -> state, with the same batch's gradient where the step led.
+
+    None where the recipe takes no second gradient.
+    """
+    if not group.first.analysis.second_gradient:
+        return None
+    return lambda varied, state, params, batch: group.recipe(varied).with_second_gradient(state, grad(loss)(params, batch))
+
+
+class _FactorLoss:
+    """A loss that collects K-FAC's factors of the layers whose weight has a recipe that takes them."""
 
     def __init__(self, loss: Loss, recipe: Recipe) -> None:
         self.loss, self.recipe = loss, recipe
@@ -126,13 +139,14 @@ class _Watched:
         return {name: pytree.tree_unflatten(each, spec) for name, each in zip("GA", zip(*pairs, strict=True), strict=True)}
 
 
-# What an argument of a member's function differs between: its axes under the inner vmap and the outer one.
+# How an argument of a member's function differs between members: its axes under the inner vmap and the outer one.
 CONFIGURATION, SEED, MEMBER = (0, None), (None, 0), (0, 0)
-STEP = (CONFIGURATION, CONFIGURATION, MEMBER, MEMBER, SEED, SEED, MEMBER)
+LOOK = (CONFIGURATION, MEMBER, MEMBER, SEED, SEED)
+STEP = (CONFIGURATION, *LOOK, MEMBER)
 
 
 def over_grid(one: Callable[..., Any], axes: Sequence[tuple[int | None, int | None]] = STEP) -> Callable[..., Any]:
-    """A member's function over (seeds, configurations)."""
+    """Returns a member's function over (seeds, configurations)."""
     inner = vmap(one, in_dims=tuple(over_configurations for over_configurations, _ in axes))
 
     def many(*arguments: Any) -> Any:
@@ -144,31 +158,36 @@ def over_grid(one: Callable[..., Any], axes: Sequence[tuple[int | None, int | No
 
 
 def alone(step: Callable[..., Any]) -> Callable[..., Any]:
-    """What `over_grid` does, for a single member and without vmap."""
+    """Returns what `over_grid` does, for a single member and without vmap."""
 
     def one(varied: Any, lr: Tensor, state: Any, params: Any, batch: Any, z: Any, old: Any) -> Any:
-        state, params, old = (_only(_only(tree)) for tree in (state, params, old))
-        out = step([float(v[0]) for v in varied], lr[0], state, params, _only(batch), _only(z), old)
+        out = step(*member((varied, lr, state, params, batch, z, old), STEP, 0, 0))
         return pytree.tree_map_only(Tensor, lambda x: x[None, None], out)
 
     return one
 
 
-def _only(tree: Any) -> Any:
-    """The first entry of each tensor."""
-    return pytree.tree_map_only(Tensor, lambda x: x[0], tree)
+def member(arguments: Sequence[Any], axes: Sequence[tuple[int | None, int | None]], seed: int, configuration: int) -> list[Any]:
+    """Returns one member's part of the arguments of a grid; the first ones, the numbers that vary, as floats."""
+    parts = []
+    for tree, axis in zip(arguments, axes, strict=True):
+        place = {CONFIGURATION: (configuration,), SEED: (seed,), MEMBER: (seed, configuration)}[axis]
+        parts.append(pytree.tree_map_only(Tensor, lambda x, place=place: x[place], tree))
+    return [[float(v) for v in parts[0]], *parts[1:]]
 
 
 def checked(step: Callable[..., Any], *inputs: Any) -> Any:
-    """step(*inputs), with the reason as `Unbatchable` where vmap refuses it."""
+    """Returns step(*inputs); raises `Unbatchable` with the reason where vmap refuses it, with whatever error."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*batching rule.*")  # slower, not wrong
             return step(*inputs)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+    except Unbatchable:
+        raise
+    except Exception as error:
         raise Unbatchable(suggest.short(error)) from error
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Trees of tensors, one on another along a new first axis."""
+    """Stacks trees of tensors along a new first axis."""
     return pytree.tree_map(lambda *leaves: torch.stack(leaves), *trees)

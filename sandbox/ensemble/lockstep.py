@@ -1,13 +1,13 @@
-"""Seeds × configurations in lockstep: one batch a seed, one step of all members."""
+"""Seeds × configurations in lockstep: one batch per seed, one step of all members."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
-import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,30 +17,38 @@ from torch.func import vmap
 from sandbox.curvature import hessian
 from sandbox.ensemble import grid, recorded
 from sandbox.ensemble.members import Group
+from sandbox.ensemble.settings import Settings
 from sandbox.probes.occupancy import mask_of
 from sandbox.probes.watch import need
 from sandbox.recipe import parts
+from sandbox.tasks import Task, streams
 from sandbox.utils import interrupts
 from sandbox.utils.private_torch import pytree
 
-if TYPE_CHECKING:
-    from sandbox.ensemble.plan import Plan
-
 EVALUATED = 32  # members evaluated together: a whole split takes more room than a batch
+TOLERANCE = 1e-2  # of a member's first gradient under vmap: far above rounding, far below what a wrong rule gives
 
 
 class Lockstep:
-    """Parameters and state of a chunk's members, with two first axes: seeds and configurations."""
+    """Parameters and state of a chunk's members, with two first axes: seeds and configurations.
 
-    def __init__(self, plan: Plan, group: Group, seeds: list[int], *, batched: bool = True) -> None:
-        self.plan, self.task, self.batched = plan, plan.task, batched
-        self._loss = functools.partial(plan.task.apply, plan.task.loss)  # a method of this would make a cycle: steps hold it
+    Under vmap, or not `batched` and a single member.  Methods raise `grid.Unbatchable` where vmap cannot do what they need.
+    """
+
+    def __init__(self, settings: Settings, group: Group, seeds: list[int], *, batched: bool = True) -> None:
+        self.settings, self.task, self.batched = settings, settings.task, batched
+        self.held = self.task.generators()
+        # a method of this would make a cycle: steps hold it
+        self._loss: Any = functools.partial(self.task.apply, self.task.loss)
+        self.noise: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if self.task.stochastic and not batched:
+            self._loss = self.noise = _Rewound(self.task, seeds[0])
         configs = len(group.configs)
-        starts = grid.stack([plan.task.init(seed) for seed in seeds])
+        starts = grid.stack([self._start(seed) for seed in seeds])
         self.device = pytree.tree_leaves(starts)[0].device
         self.group = group = dataclasses.replace(group, varied=[v.to(self.device) for v in group.varied])
         self.params = pytree.tree_map(lambda p: p[:, None].expand(-1, configs, *p.shape[1:]).clone(), starts)
-        self.recipe = group.recipe([float(v[0]) for v in group.varied])
+        self.recipe = group.first
         one = pytree.tree_map(lambda p: p[0, 0], self.params)
         state = self.recipe.init(one)
         self.state = pytree.tree_map(lambda s: s.expand(len(seeds), configs, *s.shape).clone(), state)
@@ -50,7 +58,7 @@ class Lockstep:
             rows = zip(*(v.tolist() for v in group.varied), strict=True)
             states = grid.stack([group.recipe(numbers).init(one) for numbers in rows])
             self.state = pytree.tree_map(lambda s: s.expand(len(seeds), *s.shape).clone(), states)
-        self.streams = [iter(plan.task.batches(seed)) for seed in seeds]
+        self.streams = [iter(self.task.batches(seed)) for seed in seeds]
         self.seeds, self.draws = seeds, 0
         self.old: Any = ()
         moving = any(callable(c.lr) for c in group.configs)
@@ -59,17 +67,21 @@ class Lockstep:
         self._steps: dict[bool, Callable[..., Any]] = {}
         self._recorded: Callable[..., Any] | None = None
 
+    def _start(self, seed: int) -> Any:
+        with streams.Generators(seed, "init", held=self.held):
+            return self.task.init(seed)
+
     def batch(self) -> tuple[Any, Any]:
-        """The next batch of each seed, and what is drawn for the recipe's inputs."""
+        """Returns the next batch of each seed, stacked, and what is drawn for the recipe's inputs."""
         rows = [next(stream) for stream in self.streams]
         batch = None
         if any(leaf is not None for leaf in pytree.tree_leaves(rows)):
             try:
                 batch = grid.stack(rows)
             except (RuntimeError, TypeError, ValueError) as error:
-                raise ValueError(
-                    f"batches must be trees of tensors, at each step of equal shapes for all seeds: {error}"
-                ) from error
+                if len(rows) > 1:
+                    raise grid.Unbatchable(f"its batches differ in shape from seed to seed: {error}") from error
+                raise ValueError(f"batches must be trees of tensors: {error}") from error
         z: dict[str, Any] = {}
         if "hessian" in self.recipe.analysis.inputs:
             one = pytree.tree_map(lambda p: p[0, 0], self.params)
@@ -83,83 +95,105 @@ class Lockstep:
     def _rates(self, t: int) -> Tensor:
         if self.plain is None:
             rates = torch.tensor([c.rate(t) for c in self.group.configs], dtype=torch.float64, device=self.device)
-            return self.plan.factors[t - 1] * rates
-        return self.plan.factors[t - 1] * self.plain
+            return self.settings.factors[t - 1] * rates
+        return self.settings.factors[t - 1] * self.plain
 
-    def _function(self, look: bool) -> Callable[..., Any]:
+    def _function(self, probed: bool) -> Callable[..., Any]:
         """The step of the whole grid, with or without probes."""
-        if look not in self._steps:
-            probes = self.plan.probes if look else {}
+        if probed not in self._steps:
+            probes = self.settings.probes if probed else {}
             one = grid.member_step(self.group, self._loss, probes, need(probes, "D_old"))
-            self._steps[look] = grid.over_grid(one) if self.batched else grid.alone(one)
-        return self._steps[look]
+            self._steps[probed] = grid.over_grid(one) if self.batched else grid.alone(one)
+        return self._steps[probed]
 
     @interrupts.postponed()
-    def look_ahead(self, batch: tuple[Any, Any]) -> Any:
-        """A first step that changes nothing here, with probes if there are any."""
+    def look_ahead(self, batch: tuple[Any, Any]) -> None:
+        """Makes a first step that changes nothing here, with probes if there are any."""
         rows, z = batch
-        function = self._function(bool(self.plan.probes))
-        return grid.checked(function, self.group.varied, self._rates(1), self.state, self.params, rows, z, ())
+        function = self._function(bool(self.settings.probes))
+        grid.checked(function, self.group.varied, self._rates(1), self.state, self.params, rows, z, ())
 
     @interrupts.postponed()
-    def step(self, t: int, look: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """One step of all members: loss and finiteness (seeds, configurations), and what probes measured."""
+    def step(self, t: int, probed: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Makes step t of all members; returns loss and finiteness (seeds, configurations), and what probes measured."""
         rows, z = self.batch()
-        function = self._function(look)
-        inputs = (self.group.varied, self._rates(t), self.state, self.params, rows, z, self.old if look else ())
-        if self.batched and not look:
-            function = self._faster(function, inputs)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*batching rule.*")
-            self.state, self.params, loss, finite, measured, self.old = function(*inputs)
+        function = self._function(probed)
+        inputs = (self.group.varied, self._rates(t), self.state, self.params, rows, z, self.old if probed else ())
+        if not self.batched:
+            with self.noise:
+                out = function(*inputs)
+        else:
+            if t == 1:
+                grid.checked(self._check, self.group.varied, self.state, self.params, rows, z)
+            out = grid.checked(function if probed else self._faster(function, inputs), *inputs)
+        self.state, self.params, loss, finite, measured, self.old = out
         return loss, finite, measured
+
+    def _check(self, *inputs: Any) -> None:
+        """Raises `Unbatchable` where losses draw, or where vmap gives two of the members a gradient that is not their own.
+
+        torch's rules for nested vmaps can be wrong without an error: that of PReLU swaps seeds and configurations.
+        """
+        seeds, configs = (min(2, n) for n in pytree.tree_leaves(self.params)[0].shape[:2])
+        cut = {grid.CONFIGURATION: slice(configs), grid.SEED: slice(seeds), grid.MEMBER: (slice(seeds), slice(configs))}
+        inputs = tuple(
+            pytree.tree_map_only(Tensor, lambda x, part=cut[axes]: x[part], tree)
+            for tree, axes in zip(inputs, grid.LOOK, strict=True)
+        )
+        look, together = grid.first_look(self.group, self._loss), list[Any]()
+        if streams.draws(lambda: together.append(grid.over_grid(look, grid.LOOK)(*inputs)), self.held):
+            raise grid.Unbatchable("its loss draws random numbers, which members would share")
+        for seed, config in {(seeds - 1, 0), (0, configs - 1)}:
+            expected = [b for b in pytree.tree_leaves(look(*grid.member(inputs, grid.LOOK, seed, config))) if b.numel()]
+            values = [a[seed, config] for a in pytree.tree_leaves(together) if a.numel()]
+            sizes = [float(b.to(torch.float64).abs().amax()) for b in expected]
+            for a, b, size in zip(values, expected, sizes, strict=True):
+                if b.is_floating_point():
+                    bound = TOLERANCE * size + 100 * torch.finfo(b.dtype).eps * max(sizes)
+                    if not torch.allclose(a, b, rtol=0, atol=bound, equal_nan=True):
+                        raise grid.Unbatchable("under vmap its loss or gradient has not the values of a single run")
 
     def _faster(self, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
         """The same step compiled, or recorded where Python would take most of its time."""
-        if self.plan.compiled:
+        if self.settings.compiled:
             from sandbox.ensemble.compiled import compiled
 
             return compiled(self.group, self.task, function, inputs)
         if self._recorded is None:
             # a function of t is a user's code, and called at every step
             fixed = not any(self.recipe.of(p[0, 0]).analysis.has_schedules for p in pytree.tree_leaves(self.params))
-            small = recorded.fits(self.params, self.plan.memory)
-            self._recorded = recorded.step_of(self.group, self._loss) if small and fixed else function
+            small = recorded.fits(self.params, self.settings.memory)
+            self._recorded = recorded.grid_step(self.group, self._loss) if small and fixed else function
         return self._recorded
 
     @interrupts.postponed()
     @torch.no_grad()
     def evaluate(self, t: int) -> dict[str, np.ndarray]:
-        """Losses and metric on whole splits, and floor occupancy, of all members."""
+        """Returns losses and metrics on whole splits, and floor occupancy, of all members."""
         task = self.task
-        found: dict[str, np.ndarray] = {}
+        values: dict[str, np.ndarray] = {}
         flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self.params)
-        for split, names in (("train", ("train_loss",)), ("validation", ("validation_loss", *self._metrics()))):
+        metrics = ["validation_metric", *(f"validation_{name}" for name in list(task.scores())[1:])]
+        for split, names in (("train", ["train_loss"]), ("validation", ["validation_loss", *metrics])):
             full = task.full(split)
-
             functions = [task.loss, *task.scores().values()][: len(names)]
 
-            def all_of(params: Any, full: Any = full, functions: Any = functions) -> tuple[Tensor, ...]:
+            def measure(params: Any, full: Any = full, functions: Any = functions) -> tuple[Tensor, ...]:
                 return tuple(torch.as_tensor(task.apply(f, params, full, training=False)) for f in functions)
 
-            values = self._mapped(all_of, flat)
-            found |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, values, strict=True)}
-        return found | {"floor_occupancy": self._floors(t)}
+            columns = grid.checked(self._of_members, measure, flat) if self.batched else self._of_members(measure, flat)
+            values |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, columns, strict=True)}
+        return values | {"floor_occupancy": self._floors(t)}
 
-    def _metrics(self) -> list[str]:
-        _, *more = self.task.scores()
-        return ["validation_metric", *(f"validation_{name}" for name in more)]
-
-    def _mapped(self, function: Callable[[Any], tuple[Tensor, ...]], flat: Any) -> tuple[Tensor, ...]:
+    def _of_members(self, function: Callable[[Any], tuple[Tensor, ...]], flat: Any) -> tuple[Tensor, ...]:
         members = pytree.tree_leaves(flat)[0].shape[0]
         if self.batched:
-            size = max(1, min(members, EVALUATED))
-            return vmap(function, chunk_size=size)(flat)
-        rows = [function(pytree.tree_map(lambda p, i=i: p[i], flat)) for i in range(members)]
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+            return vmap(function, chunk_size=min(members, EVALUATED))(flat)
+        with streams.Generators(0, "evaluation", held=self.held):
+            return tuple(torch.as_tensor(v)[None] for v in function(pytree.tree_map(lambda p: p[0], flat)))
 
     def _floors(self, t: int) -> np.ndarray:
-        """Share of the coordinates on the floor, NaN where there is none."""
+        """Returns the share of the coordinates on the floor, NaN where there is none."""
         seeds, configs = pytree.tree_leaves(self.params)[0].shape[:2]
 
         def share(varied: Any, state: Any, params: Any) -> Tensor:
@@ -171,9 +205,23 @@ class Lockstep:
 
         if not t:
             return np.full(seeds * configs, np.nan)
-        inputs = self.group.varied, self.state, self.params
-        if self.batched:
-            found = vmap(vmap(share, in_dims=(0, 0, 0)), in_dims=(None, 0, 0))(*inputs)
-        else:
-            found = share([float(v[0]) for v in inputs[0]], *pytree.tree_map(lambda x: x[0, 0], inputs[1:]))[None]
-        return found.reshape(-1).cpu().numpy()
+        inputs, axes = (self.group.varied, self.state, self.params), (grid.CONFIGURATION, grid.MEMBER, grid.MEMBER)
+        shares = grid.over_grid(share, axes)(*inputs) if self.batched else share(*grid.member(inputs, axes, 0, 0))
+        return shares.reshape(-1).cpu().numpy()
+
+
+class _Rewound(streams.Generators):
+    """The loss of a single run, with its noise: each evaluation within one step draws the same random numbers."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(seed, "noise", held=task.generators())
+        self.task = task
+
+    def __enter__(self) -> streams.Generators:
+        super().__enter__()
+        self.start = self.mark()
+        return self
+
+    def __call__(self, params: Any, batch: Any) -> Tensor:
+        self.back_to(self.start)
+        return self.task.apply(self.task.loss, params, batch)

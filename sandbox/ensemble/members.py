@@ -41,8 +41,13 @@ class Group:
     fixed: list[Any]  # the leaves, None where they vary
     varied: list[Tensor]  # (configs,) in float64, in the order of the Nones
 
+    @property
+    def first(self) -> Recipe:
+        """The recipe of the first configuration."""
+        return self.recipe([float(v[0]) for v in self.varied])
+
     def part(self, start: int, stop: int) -> Group:
-        """Some of them, next to each other."""
+        """Returns some of them, next to each other."""
         return dataclasses.replace(
             self, places=self.places[start:stop], configs=self.configs[start:stop], varied=[v[start:stop] for v in self.varied]
         )

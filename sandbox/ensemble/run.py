@@ -1,4 +1,4 @@
-"""Runs seeds × configurations: group by structure, chunk to the memory budget, step all of a chunk together."""
+"""Runs seeds × configurations: groups by structure, chunks to the memory budget, one step for all of a chunk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from sandbox import schedules
-from sandbox.ensemble import heap
+from sandbox.ensemble import chunks
 from sandbox.ensemble.arguments import configs_of, task_of
-from sandbox.ensemble.members import Config, groups, table
-from sandbox.ensemble.plan import Piece, Plan
+from sandbox.ensemble.grid import Unbatchable
+from sandbox.ensemble.members import Config, Group, groups, table
+from sandbox.ensemble.settings import Settings
 from sandbox.probes.watch import find
 from sandbox.recipe import Recipe
 from sandbox.tasks import Task
@@ -32,13 +33,13 @@ Evaluated = Callable[[int, list[int], dict[str, np.ndarray], np.ndarray], None]
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """What came out; arrays over members, in the order of `members` (recipe, rate, seed; the last moves fastest).
+    """The results; arrays over members, in the order of `members` (recipe, rate, seed; the last moves fastest).
 
-    members: a row a member, a DataFrame: variant, the numbers in which recipes differ, lr (NaN for a function of t), seed.
-    loss: (members, steps), on each step's own batch, before the step.  finite: (members, steps): were loss and gradients?
+    members: a DataFrame, one row per member: variant, the numbers in which recipes differ, lr (NaN for a function of t), seed.
+    loss: (members, steps), on each step's own batch, before the step.  finite: (members, steps), whether loss and gradients are.
     at: the steps after which `evaluations` were made, 0 first.  evaluations: name -> (members, len(at)): train_loss,
     validation_loss, validation_metric, floor_occupancy (NaN where there is no floor).  probed: the sampled steps; probes:
-    name -> (members, len(probed)), NaN where a probe says nothing; said: of the same form, whether it said something, which may
+    name -> (members, len(probed)), NaN where a probe gives no value; measured: of the same form, whether it gave one, which may
     be NaN too.  params: the final parameters, each with a first axis of members.
     looped: the variants that could not be batched, with the reason.  chunk: the most members that ran together.
     """
@@ -50,7 +51,7 @@ class Ensemble:
     evaluations: dict[str, np.ndarray]
     probed: list[int]
     probes: dict[str, np.ndarray]
-    said: dict[str, np.ndarray]
+    measured: dict[str, np.ndarray]
     params: Any
     looped: dict[str, str]
     chunk: int
@@ -63,16 +64,15 @@ class Ensemble:
         return np.where(bad.any(axis=1), bad.argmax(axis=1) + 1, 0)
 
     def frame(self) -> pl.DataFrame:
-        """The members with "loss" (of the last batch), the last evaluations and "diverged"."""
+        """Returns the members with "loss" (of the last batch), the last evaluations and "diverged"."""
         import polars as pl
 
         last = {name: values[:, -1] for name, values in self.evaluations.items() if values.size}
-        found = self.loss[:, -1] if self.loss.size else np.full(len(self.members), np.nan)
-        columns = {"loss": found, **last, "diverged": self.diverged}
+        losses = self.loss[:, -1] if self.loss.size else np.full(len(self.members), np.nan)
+        columns = {"loss": losses, **last, "diverged": self.diverged}
         return self.members.with_columns(*(pl.Series(name, values) for name, values in columns.items()))
 
 
-@heap.kept()
 def run(
     recipes: str | Recipe | Sequence[str | Recipe],
     task: str | Task | Callable[[Any, Any], Tensor],
@@ -104,8 +104,9 @@ def run(
     memory: bytes that the members which run together may take, measured on a few of them.
     evaluated: called at every evaluation of members that run together.
     Threads are torch's own; for small models one is as fast as many, and never waits for a busy core.
-    A member that diverges goes on in NaN and disturbs no other.  A recipe that vmap refuses runs member by member, with a
-    warning that says why.  Raises ValueError for what cannot be, and where `memory` is too small for one member.
+    A member that diverges goes on in NaN and disturbs no other.  What vmap refuses, or gives other gradients than a single
+    run's, runs member by member, with a warning that says why; an error of such a run is raised.
+    Raises ValueError for arguments out of range, and where `memory` is too small for one member.
     """
     began = time.perf_counter()
     task = task_of(task, params, batches)
@@ -127,71 +128,86 @@ def run(
     if not isinstance(schedules.checked(schedule), str):
         raise TypeError("a vectorised run knows schedules by name only")
     factors = schedules.factors(steps, warmup, schedule)
-    plan = Plan(task, seeds, steps, factors, evaluations, find(probes), every, compiled, memory)
+    settings = Settings(task, seeds, steps, factors, evaluations, find(probes), every, compiled, memory)
     members = table(configs, seeds)  # now: what is wrong with it is said before anything is trained
-    done = 0
-
-    def advance(members: int) -> None:
-        nonlocal done
-        done += members
-        if progress:
-            progress(done, len(configs) * len(seeds) * plan.steps)
-
-    pieces: list[tuple[list[int], Piece]] = []
-    looped: dict[str, str] = {}
-    largest = 1
+    training = _Training(settings, len(configs), progress, evaluated)
     for group in groups(configs):
-        chunks, reason = plan.chunks(group)
-        if reason is not None:
-            name = group.configs[0].recipe.name
-            looped[name] = reason
-            warnings.warn(f"{name} cannot be batched and runs member by member: {reason}", stacklevel=2)
-        for part, some in chunks:
-            largest = max(largest, len(part.configs) * len(some) if reason is None else 1)
-            where = [place * len(seeds) + seeds.index(seed) for seed in some for place in part.places]
-
-            def told(t: int, values: Any, finite: np.ndarray, where: list[int] = where) -> None:
-                if evaluated:
-                    evaluated(t, where, values, finite)
-
-            pieces.append((where, plan.together(part, some, advance, told, batched=reason is None)))
-    return _assembled(plan, members, pieces, looped, largest, time.perf_counter() - began)
+        training.add(group)
+    return training.results(members, time.perf_counter() - began)
 
 
 def refusal(recipe: Recipe, task: Task) -> str | None:
-    """Why the recipe cannot be batched on the task; None where it can."""
-    return Plan(task, [0], 1, [1.0], 0, {}, 1, False, 1).refusal(groups([Config(recipe, 0.0)])[0])
+    """Returns why the recipe cannot be batched on the task; None where it can."""
+    settings = Settings(task, [0, 1], 1, [1.0], 0, {}, 1, False, 1)
+    return chunks.refusal(settings, groups([Config(recipe, 0.0)])[0])
 
 
-def _assembled(
-    plan: Plan,
-    members: pl.DataFrame,
-    pieces: list[tuple[list[int], Piece]],
-    looped: dict[str, str],
-    largest: int,
-    seconds: float,
-) -> Ensemble:
-    order = np.argsort(np.concatenate([where for where, _ in pieces]), kind="stable")
+class _Training:
+    """Trains groups one after another and gathers what they give."""
 
-    def joined(arrays: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(arrays)[order]
+    def __init__(self, settings: Settings, configs: int, progress: Progress | None, evaluated: Evaluated | None) -> None:
+        self.settings, self.progress, self.evaluated = settings, progress, evaluated
+        self.done, self.shown, self.total = 0, 0, configs * len(settings.seeds) * settings.steps
+        self.reported: set[tuple[int, int]] = set()  # (step, member)
+        self.places: list[int] = []
+        self.chunks: list[chunks.Results] = []
+        self.looped: dict[str, str] = {}
+        self.largest = 1
 
-    def together(kind: str) -> dict[str, np.ndarray]:
-        return {name: joined([getattr(piece, kind)[name] for _, piece in pieces]) for name in getattr(pieces[0][1], kind)}
+    def add(self, group: Group) -> None:
+        """Trains a group's members together, or one by one where that fails."""
+        done, reason = self.done, None
+        try:
+            parts = chunks.split(self.settings, group)
+            results = [self._train(*part) for part in parts]
+            self.largest = max(self.largest, *(len(configs.configs) * len(seeds) for configs, seeds in parts))
+        except Unbatchable as error:
+            reason = str(error)
+        if reason is not None:
+            self.done, name = done, group.configs[0].recipe.name
+            parts = chunks.singles(self.settings, group)
+            results = [self._train(*part, batched=False) for part in parts]
+            # only now: an error of a single run comes first
+            warnings.warn(f"{name} cannot be batched and runs member by member: {reason}", stacklevel=3)
+            self.looped[name] = reason
+        self.places += [place for configs, seeds in parts for place in self._places(configs, seeds)]
+        self.chunks += results
 
-    where = torch.as_tensor(order)
-    params = pytree.tree_map(lambda *parts: torch.cat(parts)[where], *(piece.params for _, piece in pieces))
-    return Ensemble(
-        members=members,
-        loss=joined([piece.loss for _, piece in pieces]),
-        finite=joined([piece.finite for _, piece in pieces]),
-        at=plan.at,
-        evaluations=together("evaluations"),
-        probed=plan.probed,
-        probes=together("probes"),
-        said=together("said"),
-        params=params,
-        looped=looped,
-        chunk=largest,
-        seconds=seconds,
-    )
+    def _places(self, group: Group, seeds: list[int]) -> list[int]:
+        every = self.settings.seeds
+        return [place * len(every) + every.index(seed) for seed in seeds for place in group.places]
+
+    def _train(self, group: Group, seeds: list[int], *, batched: bool = True) -> chunks.Results:
+        places = self._places(group, seeds)
+
+        def advance(members: int) -> None:
+            self.done += members
+            if self.progress and self.done > self.shown:  # what is trained again is not progress
+                self.shown = self.done
+                self.progress(self.done, self.total)
+
+        def report(t: int, values: dict[str, np.ndarray], finite: np.ndarray) -> None:
+            new = [k for k, place in enumerate(places) if (t, place) not in self.reported]
+            self.reported |= {(t, places[k]) for k in new}
+            if self.evaluated and new:
+                self.evaluated(t, [places[k] for k in new], {name: v[new] for name, v in values.items()}, finite[new])
+
+        return chunks.train(self.settings, group, seeds, advance, report, batched=batched)
+
+    def results(self, members: pl.DataFrame, seconds: float) -> Ensemble:
+        """Returns the results of all groups, in the order of the members."""
+        order = np.argsort(self.places, kind="stable")
+
+        def joined(name: str) -> np.ndarray:
+            return np.concatenate([getattr(part, name) for part in self.chunks])[order]
+
+        def columns(kind: str) -> dict[str, np.ndarray]:
+            parts = [getattr(part, kind) for part in self.chunks]
+            return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+
+        return Ensemble(
+            members=members, loss=joined("loss"), finite=joined("finite"), at=self.settings.at, evaluations=columns("evaluations"),
+            probed=self.settings.probed, probes=columns("probes"), measured=columns("measured"),
+            params=pytree.tree_map(lambda *parts: torch.cat(parts)[torch.as_tensor(order)], *(part.params for part in self.chunks)),
+            looped=self.looped, chunk=self.largest, seconds=seconds,
+        )  # fmt: skip

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sandbox.tasks.streams import stream
+from sandbox.tasks.streams import Generators, draws, stream
 from sandbox.tasks.task import SPLITS, Params, Task
 
 __all__ = ["SPLITS", "DataTask", "Params", "PureTask", "stream"]
@@ -61,7 +62,14 @@ class PureTask(Task):
 
     def start(self, seed: int) -> Params:
         """The initial parameters as leaves that take gradients."""
-        return {name: p.clone().requires_grad_() for name, p in self.init(seed).items()}
+        with Generators(seed, "init", held=self.generators()):
+            return {name: p.clone().requires_grad_() for name, p in self.init(seed).items()}
+
+    @functools.cached_property
+    def stochastic(self) -> bool:  # type: ignore[override]
+        """Whether the loss draws random numbers, tried on one batch; a run then lends it a stream of its own."""
+        params, batch = self.start(0), next(self.stream(0, {}))
+        return draws(lambda: self.loss(params, batch), self.generators())
 
     def stream(self, seed: int, model: Params) -> Iterator[Any]:
         """`batches(seed)`."""
@@ -76,8 +84,9 @@ class PureTask(Task):
         """(loss, metric) on a whole split.  Raises ValueError for an unknown split."""
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-        batch = self.full(split)
-        return float(self.loss(params, batch)), float(self.score(params, batch))
+        with Generators(0, "evaluation", held=self.generators()):
+            batch = self.full(split)
+            return float(self.loss(params, batch)), float(self.score(params, batch))
 
     def apply(self, function: Callable[[Any, Any], Any], params: Params, batch: Any, *, training: bool = True) -> Any:
         """function(params, batch)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -59,13 +59,15 @@ def rows_in(source: Any) -> float:
         return math.inf
 
 
-def epochs(source: Any, batch_size: int | None, seed: int, begin: Callable[[], None] = lambda: None) -> Iterator[Any]:
+def epochs(
+    source: Any, batch_size: int | None, seed: int, held: Sequence[Any], begin: Callable[[], None] = lambda: None
+) -> Iterator[Any]:
     """Training batches for ever: epoch after epoch, each shuffled and augmented by the seed and its number alone.
 
-    begin: called at the start of each epoch.  A rest of a Dataset that is too small for a batch is dropped.
+    held: the generators that the source holds.  begin: called at the start of each epoch.  A rest of a Dataset that is too small for a batch is dropped.
     Raises ValueError where an epoch gives no batch.
     """
-    draws = Generators(seed, "order", 0)
+    draws = Generators(seed, "order", 0, held=held)
     for epoch in itertools.count():
         draws.restart(seed, "order", epoch)
         begin()
@@ -125,9 +127,9 @@ def in_order(source: Any, batch_size: int) -> Iterable[Any]:
     return source(0)
 
 
-def sample(source: Any, batch_size: int | None) -> list[Any]:
+def sample(source: Any, batch_size: int | None, held: Sequence[Any]) -> list[Any]:
     """The first `SAMPLE` batches of a stream that belongs to no run: they stand for a training split without an order."""
-    with Generators(0, "sample"):
+    with Generators(0, "sample", held=held):
         return list(itertools.islice(_epoch(source, batch_size, 0, 0), SAMPLE))
 
 

@@ -6,14 +6,14 @@ generators, as layers, data sets and loaders do: it lends them its states and pu
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from sandbox.utils import generators
 
@@ -39,44 +39,51 @@ class Generators:
             ...  # draws from `noise`; whoever draws elsewhere is not disturbed
 
     The next `with` goes on where the last one ended; `restart(…)` begins again from another seed.
+    held: generators of a task's own (`sandbox.utils.generators.held_by`), which are lent states in the same way.
     """
 
-    def __init__(self, seed: int, *use: str | int) -> None:
+    def __init__(self, seed: int, *use: str | int, held: Sequence[Any] = ()) -> None:
         self._outer: list[Any] = []
+        self._held = held
         self.restart(seed, *use)
 
     def restart(self, seed: int, *use: str | int) -> None:
         """Begins again; takes effect with the next `with`."""
-        with _kept():
-            start = number(seed, *use)
-            random.seed(start)
-            np.random.seed(start)  # noqa: NPY002 - the global generator is the one that others draw from
-            torch.manual_seed(start)
-            self._states = generators.states()
+        before = self.mark()
+        start = number(seed, *use)
+        random.seed(start)
+        np.random.seed(start)  # noqa: NPY002 - the global generator is the one that others draw from
+        torch.manual_seed(start)
+        for k, generator in enumerate(self._held):
+            generators.seed(generator, number(seed, *use, "held", k))
+        self._states = self.mark()
+        self.back_to(before)
 
     def mark(self) -> Any:
         """Where the stream stands, inside a `with`."""
-        return generators.states()
+        return generators.states(self._held)
 
     def back_to(self, mark: Any) -> None:
         """Goes on from a `mark`, inside a `with`."""
-        generators.put(mark)
+        generators.put(mark, self._held)
 
     def __enter__(self) -> Generators:
-        self._outer.append(generators.states())
-        generators.put(self._states)
+        self._outer.append(self.mark())
+        self.back_to(self._states)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._states = generators.states()
-        generators.put(self._outer.pop())
+        self._states = self.mark()
+        self.back_to(self._outer.pop())
 
 
-@contextlib.contextmanager
-def _kept() -> Iterator[None]:
-    """Puts the global generators back afterwards."""
-    before = generators.states()
-    try:
-        yield
-    finally:
-        generators.put(before)
+def draws(function: Callable[[], Any], held: Sequence[Any] = ()) -> bool:
+    """Whether a call draws from the global generators or from those in `held`; all of them are put back."""
+    with Generators(0, "noise", held=held) as noise:
+        before = _numbers(noise.mark())
+        function()
+        return _numbers(noise.mark()) != before
+
+
+def _numbers(states: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in pytree.tree_leaves(states)]

@@ -51,10 +51,12 @@ from sandbox.tasks.network import handed_out, untouched
 from sandbox.tasks.streams import Generators
 from sandbox.utils import suggest
 from sandbox.utils.frame import Frame
+from sandbox.utils.generators import held_by
 from sandbox.utils.private_torch import pytree
 
 Params = dict[str, Tensor]
 SPLITS = ("train", "validation", "test")
+_LAZY = ("_frame", "_generators", "_sample", "_sources", "epoch", "stochastic")  # attributes that follow from the others
 ROWS = 10_000  # a training split of more rows is evaluated on a sample of it
 
 
@@ -96,6 +98,7 @@ class Task:
     epochs: int | None = None
     lower_is_better: Sequence[str] = ()
     pure = False  # whether `loss` takes a dict of parameters: see PureTask
+    stochastic = True  # whether `loss` may draw random numbers, as dropout does
 
     def __init__(
         self,
@@ -215,9 +218,17 @@ class Task:
             kept[split] = data.checked(split, self.data(split), self.batch_size)
         return kept[split]
 
+    def generators(self, split: str | None = None) -> list[Any]:
+        """Returns the random generators that a split's source holds, or without a split those that the rest of the task holds."""
+        held: dict[str | None, list[Any]] = self.__dict__.setdefault("_generators", {})
+        if split not in held:
+            apart = [self.__dict__[name] for name in ("_given", *_LAZY) if name in self.__dict__]
+            held[split] = held_by(self, apart) if split is None else held_by(self.source(split))
+        return held[split]
+
     def start(self, seed: int) -> Any:
         """The network of a run, initialised by its seed, in training mode.  Raises TypeError where `model` makes none."""
-        with Generators(seed, "init"):
+        with Generators(seed, "init", held=self.generators()):
             made = self.model()
         if not isinstance(made, nn.Module):
             raise TypeError(f"task {self.name!r}: model() must return a torch.nn.Module, it returned a {type(made).__name__}")
@@ -230,11 +241,12 @@ class Task:
 
     def batches(self, seed: int) -> Iterator[Any]:
         """Training batches without end, in an order that depends on the seed alone."""
-        return data.epochs(self.source("train"), self.batch_size, seed)
+        return data.epochs(self.source("train"), self.batch_size, seed, self.generators("train"))
 
     def stream(self, seed: int, model: Any) -> Iterator[Any]:
         """The same for a run: `begin(model, "train")` is called at the start of each epoch."""
-        return data.epochs(self.source("train"), self.batch_size, seed, lambda: self.begin(model, "train"))
+        begin = functools.partial(self.begin, model, "train")
+        return data.epochs(self.source("train"), self.batch_size, seed, self.generators("train"), begin)
 
     def evaluation(self, split: str) -> Iterable[Any]:
         """The batches on which a split is evaluated; a training split that has no order, or many rows, by a sample."""
@@ -245,11 +257,12 @@ class Task:
 
     @functools.cached_property
     def _sample(self) -> list[Any]:
-        return data.sample(self.source("train"), self.batch_size)
+        return data.sample(self.source("train"), self.batch_size, self.generators("train"))
 
     def full(self, split: str) -> Any:
         """The batches of `evaluation(split)` as one.  Raises ValueError where they cannot be joined."""
-        return data.whole(self.evaluation(split))
+        with Generators(0, "evaluation", held=self.generators(split)):
+            return data.whole(self.evaluation(split))
 
     @torch.no_grad()
     def evaluate(self, model: Any, split: str, /) -> tuple[float, ...]:
@@ -257,7 +270,7 @@ class Task:
         functions = [self.loss, *self.scores().values()]
         sums, weight = [0.0] * len(functions), 0.0
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        with untouched(model), Generators(0, "evaluation"):
+        with untouched(model), Generators(0, "evaluation", held=[*self.generators(), *self.generators(split)]):
             self.begin(model, split)
             for batch in self.evaluation(split):
                 batch, rows = self.to(batch, device), float(self.rows(batch))
@@ -276,5 +289,5 @@ class Task:
 
     def __getstate__(self) -> dict[str, Any]:
         """What it was given, and not what it has made of that."""
-        lazy = {"_frame", "_sample", "_sources", "epoch"} | ({"steps"} if self.epochs is not None else set())
+        lazy = {*_LAZY, *(["steps"] if self.epochs is not None else [])}
         return {name: value for name, value in self.__dict__.items() if name not in lazy}

@@ -20,6 +20,7 @@ from sandbox.experiments.runs.shares import Shares
 from sandbox.recipe import analysis
 from sandbox.tasks import Task
 from sandbox.tasks.streams import Generators
+from sandbox.utils.generators import held_by
 
 # A run that ends this far above its initial training loss has diverged, even if every number is finite: nine times the loss's
 # size at the start, or nine where that is below one.
@@ -57,8 +58,8 @@ class _Training:
     def __init__(self, task: Task, method: Method, run: Run, watch: probes.Watch | None, shares: Shares) -> None:
         self.task, self.method, self.run, self.shares = task, method, run, shares
         self.device = torch.device(run.options.device)
-        self.noise = Generators(run.seed, "noise")
         self.model = task.start(run.seed)
+        self.noise = Generators(run.seed, "noise", held=[*task.generators(), *held_by(self.model)])
         self.network = isinstance(self.model, torch.nn.Module)
         if self.network:
             self.model.to(self.device)
@@ -117,7 +118,7 @@ class _Training:
         def closure(i: int | None = None) -> Any:
             nonlocal calls, mark
             batches = drawn if i is None else self.fixed[i]
-            if self.network:
+            if self.task.stochastic:
                 if calls == 0:
                     mark = self.noise.mark()
                 else:
@@ -140,7 +141,7 @@ class _Training:
 
         first, *others = self.optimizers
         try:
-            with self.noise if self.network or not isinstance(self.method, RecipeMethod) else contextlib.nullcontext():
+            with self.noise if self.task.stochastic or not isinstance(self.method, RecipeMethod) else contextlib.nullcontext():
                 loss = first.step(closure)
                 for optimizer in others:
                     optimizer.step()

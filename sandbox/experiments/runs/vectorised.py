@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from sandbox import ensemble, schedules
-from sandbox.ensemble.arguments import allowed
+from sandbox.ensemble.arguments import allows
 from sandbox.ensemble.run import refusal
 from sandbox.experiments.runs import training
 from sandbox.experiments.runs.methods import Method, RecipeMethod
@@ -99,7 +99,7 @@ def _together(
 ) -> list[tuple[list[Row], list[Row]]]:
     first, reported = runs[0], 0
     top = max(schedules.factors(first.steps, first.warmup, first.schedule))
-    fits = [allowed(recipe, top * run.lr) for run in runs]  # the recipe's decay, every rate of the run
+    fits = [allows(recipe, top * run.lr) for run in runs]  # the recipe's decay, every rate of the run
 
     def advance(done: int, total: int) -> None:
         nonlocal reported
@@ -154,5 +154,5 @@ def _measured(members: ensemble.Ensemble, i: int) -> list[Row]:
         {"step": step, "tensor": EVERYTHING, "probe": name, "value": float(column[i, k])}
         for k, step in enumerate(members.probed)
         for name, column in members.probes.items()
-        if step < last and members.said[name][i, k]
+        if step < last and members.measured[name][i, k]
     ]
