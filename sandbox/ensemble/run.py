@@ -25,6 +25,8 @@ from sandbox.tasks import Task
 if TYPE_CHECKING:
     import polars as pl
 
+    from sandbox.utils.frames import Frame
+
 Progress = Callable[[int, int], None]  # (member steps done, in all)
 # (step, places of members, name -> their values, whether each has been finite so far)
 Evaluated = Callable[[int, list[int], dict[str, np.ndarray], np.ndarray], None]
@@ -62,14 +64,17 @@ class Ensemble:
         bad = ~self.finite
         return np.where(bad.any(axis=1), bad.argmax(axis=1) + 1, 0)
 
-    def frame(self) -> pl.DataFrame:
+    @property
+    def frame(self) -> Frame:
         """The members with "loss" (of the last batch), the last evaluations and "diverged"."""
         import polars as pl
+
+        from sandbox.utils.frames import Frame
 
         last = {name: values[:, -1] for name, values in self.evaluations.items() if values.size}
         found = self.loss[:, -1] if self.loss.size else np.full(len(self.members), np.nan)
         columns = {"loss": found, **last, "diverged": self.diverged}
-        return self.members.with_columns(*(pl.Series(name, values) for name, values in columns.items()))
+        return Frame(self.members.with_columns(*(pl.Series(name, values) for name, values in columns.items())))
 
 
 @heap.kept()

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sandbox.experiments.reports import manifest, report
-from sandbox.experiments.reports.comparison import Comparison
+from sandbox.experiments.reports import manifest
+from sandbox.experiments.reports.comparison import Comparison, write
 from sandbox.experiments.reports.comparison_data import summarise
 from sandbox.experiments.runs.batch import Failed, Probing
 from sandbox.experiments.selection.plan import plan
@@ -66,10 +66,9 @@ def compare(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettin
         raise Failed(work.failures)
     rows, measured = work.frames()
     summaries = summarise(comparison, survivors, rows, chosen)
-    result = Comparison(
-        comparison, summaries, rows, folder, measured, chosen, work.failures, work.store.unreadable
-    )  # fmt: skip
+    unreadable = work.store.unreadable
+    result = Comparison(comparison, summaries, rows, folder, measured, chosen, work.failures, unreadable)
     chosen_rates = {m.name: chosen[m.name].numbers["lr"] for m in survivors}
     manifest.write(folder, {**facts, "chosen_rates": chosen_rates, "failures": [str(f) for f in work.failures]})
-    report.write(result)
+    write(result)
     return result

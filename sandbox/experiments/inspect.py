@@ -25,8 +25,8 @@ from typing import Any
 from torch import Tensor
 
 from sandbox import backends, curvature, tasks
-from sandbox.experiments.reports import inspection_report, manifest
-from sandbox.experiments.reports.inspection import Inspection
+from sandbox.experiments.reports import manifest
+from sandbox.experiments.reports.inspection import Inspection, write
 from sandbox.experiments.reports.inspection_data import Inspected
 from sandbox.experiments.runs import identity, vectorised
 from sandbox.experiments.runs.batch import Failed, Probing
@@ -152,7 +152,7 @@ def inspect(recipes: Sequence[Any], task: str | Task, settings: InspectionSettin
             work.failures, work.store.unreadable,
         )  # fmt: skip
     if settings.out is not None:
-        inspection_report.write(result, folder)
+        write(result, folder)
     return result
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import polars as pl
 
-from sandbox.experiments.reports.files import write_frames
 from sandbox.experiments.runs import executors
 from sandbox.experiments.runs.batch import Failure, Outcome, Probing, RunBatch, missing, with_batch_ids
 from sandbox.experiments.runs.methods import Method
 from sandbox.experiments.runs.run import Run
-from sandbox.experiments.runs.store import Store
+from sandbox.experiments.runs.store import Store, write_frames
 from sandbox.experiments.runs.training import Row
 from sandbox.experiments.settings import ExecutionSettings
 from sandbox.tasks import Task

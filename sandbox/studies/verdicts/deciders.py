@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from sandbox.experiments.selection import statistics
-from sandbox.studies.verdicts.quantities import Missing, Quantity, Rows, Seeds, final
+from sandbox.studies.verdicts.quantities import Missing, Quantity, Reads, Rows, Seeds, final
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +43,11 @@ class Decider(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Better:
+class Better(Reads):
     """`left` is better than every one of `than`: lower, or higher where its quantity says so; beyond the 95 % intervals."""
 
     left: Quantity
     than: tuple[Quantity, ...]
-
-    @property
-    def reads(self) -> set[str]:
-        """Keys of all their studies."""
-        return self.left.reads.union(*(q.reads for q in self.than))
 
     def compared(self, rows: Rows) -> list[Comparison]:
         """Returns one comparison per member of `than`."""
@@ -67,17 +62,12 @@ class Better:
 
 
 @dataclasses.dataclass(frozen=True)
-class Close:
+class Close(Reads):
     """`left` and `right`, a quantity or a number, differ by less than `margin`: the 95 % interval lies within."""
 
     left: Quantity
     right: Quantity | float
     margin: float
-
-    @property
-    def reads(self) -> set[str]:
-        """Keys of both studies."""
-        return self.left.reads if isinstance(self.right, float) else self.left.reads | self.right.reads
 
     def compared(self, rows: Rows) -> list[Comparison]:
         """Returns the one comparison."""
@@ -93,7 +83,7 @@ class Close:
 
 
 @dataclasses.dataclass(frozen=True)
-class Same:
+class Same(Reads):
     """Arms (of one part) or one arm (of several parts, its losses divided by 2^k) have equal training losses.
 
     tolerance: of the relative difference; 0 for bitwise.
@@ -103,11 +93,6 @@ class Same:
     parts: tuple[str, ...]
     arms: tuple[str, ...]
     tolerance: float = 0.0
-
-    @property
-    def reads(self) -> set[str]:
-        """The study's key."""
-        return {self.study}
 
     def compared(self, rows: Rows) -> list[Comparison]:
         """Compares all evaluations of all runs with the first by the largest relative difference."""
@@ -123,7 +108,7 @@ class Same:
 
 
 @dataclasses.dataclass(frozen=True)
-class Steadier:
+class Steadier(Reads):
     """The rates chosen for `arm` in several (study, part) spread over fewer decades than those of `than`.
 
     step: decades between neighbouring rates of a search; smaller differences do not count.
@@ -153,15 +138,10 @@ class Steadier:
 
 
 @dataclasses.dataclass(frozen=True)
-class Every:
+class Every(Reads):
     """All deciders of a claim."""
 
     of: tuple[Decider, ...]
-
-    @property
-    def reads(self) -> set[str]:
-        """Keys of all their studies."""
-        return set().union(*(each.reads for each in self.of))
 
     def compared(self, rows: Rows) -> list[Comparison]:
         """Returns the comparisons of all."""
@@ -169,17 +149,12 @@ class Every:
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class Given(Reads):
     """`then`, if the rows meet `premise`; otherwise nothing is tested, for the reason `otherwise`."""
 
     premise: Decider
     then: Decider
     otherwise: str
-
-    @property
-    def reads(self) -> set[str]:
-        """Keys of both studies."""
-        return self.premise.reads | self.then.reads
 
     def compared(self, rows: Rows) -> list[Comparison]:
         """Returns the comparisons of `then`.  Raises Missing where the premise is not met."""
@@ -189,15 +164,10 @@ class Given:
 
 
 @dataclasses.dataclass(frozen=True)
-class Open:
+class Open(Reads):
     """A claim that no rows decide; `why` in a few words."""
 
     why: str
-
-    @property
-    def reads(self) -> set[str]:
-        """No keys."""
-        return set()
 
     def compared(self, rows: Rows) -> list[Comparison]:
         """Raises Missing with the reason."""

@@ -22,6 +22,17 @@ class Missing(ValueError):
     """Raised where a study, part or arm has not been run."""
 
 
+class Reads:
+    """Base of what reads rows of studies: its fields name a study, or hold others that do."""
+
+    @property
+    def reads(self) -> set[str]:
+        """Keys of the studies whose rows it needs."""
+        named = {self.study} if hasattr(self, "study") else set()
+        fields = [v for value in vars(self).values() for v in (value if isinstance(value, tuple) else (value,))]
+        return named.union(*(v.reads for v in fields if isinstance(v, Reads)))
+
+
 class Quantity(Protocol):
     """One number per seed.  higher: whether more is better.  reads: keys of the studies that it needs.
 
@@ -43,7 +54,7 @@ class Quantity(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class End:
+class End(Reads):
     """A column of the rows at the last evaluation within a share of the run: its end, by default.
 
     log: the column's logarithm, whose differences are relative ones.
@@ -62,11 +73,6 @@ class End:
         """Relative for logarithms, points for quantities of which more is better: accuracies."""
         return "relative" if self.log else "points" if self.higher else ""
 
-    @property
-    def reads(self) -> set[str]:
-        """The study's key."""
-        return {self.study}
-
     def values(self, rows: Rows) -> Seeds:
         """Returns the numbers by seed.  Raises Missing."""
         worst = -math.inf if self.higher else math.inf
@@ -82,7 +88,7 @@ class End:
 
 
 @dataclasses.dataclass(frozen=True)
-class AtTrainingLoss:
+class AtTrainingLoss(Reads):
     """An arm's validation loss when its training loss has come down to the lowest that every arm of `among` reaches.
 
     Between two evaluations both losses are taken as linear in time.
@@ -93,11 +99,6 @@ class AtTrainingLoss:
     arm: str
     among: tuple[str, ...]
     higher, unit = False, ""
-
-    @property
-    def reads(self) -> set[str]:
-        """The study's key."""
-        return {self.study}
 
     def values(self, rows: Rows) -> Seeds:
         """Returns the numbers by seed.  Raises Missing."""
@@ -132,7 +133,7 @@ def _first_at(level: float, train: list[float], validation: list[float]) -> floa
 
 
 @dataclasses.dataclass(frozen=True)
-class Combined:
+class Combined(Reads):
     """A quantity computed from several others, seed by seed."""
 
     name: str
@@ -140,11 +141,6 @@ class Combined:
     of: tuple[Quantity, ...]
     higher: bool = False
     unit: str = ""
-
-    @property
-    def reads(self) -> set[str]:
-        """Keys of all their studies."""
-        return set().union(*(q.reads for q in self.of))
 
     def values(self, rows: Rows) -> Seeds:
         """Returns the numbers by seed.  Raises Missing."""
@@ -172,7 +168,7 @@ def slope(name: str, sizes: tuple[float, ...], of: tuple[Quantity, ...]) -> Comb
 
 
 @dataclasses.dataclass(frozen=True)
-class Best:
+class Best(Reads):
     """`column` of the arm with the best mean of `by`."""
 
     name: str
@@ -187,11 +183,6 @@ class Best:
     def unit(self) -> str:
         """Points for accuracies, as for `End`."""
         return "points" if self.higher else ""
-
-    @property
-    def reads(self) -> set[str]:
-        """The study's key."""
-        return {self.study}
 
     def values(self, rows: Rows) -> Seeds:
         """Returns the numbers by seed.  Raises Missing."""
