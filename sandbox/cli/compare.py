@@ -46,7 +46,7 @@ class Compare(interrupt.Command):
         """Runs the comparison and shows its tables."""
         with interrupts.postponed():
             from sandbox.experiments.compare import compare
-            from sandbox.experiments.reports import report, tables
+            from sandbox.experiments.reports import comparison, tables
             from sandbox.experiments.selection.search import parse_range
 
         arguments = options.values(self, ComparisonSettings)
@@ -63,7 +63,7 @@ class Compare(interrupt.Command):
             screen.table(console, head, rows)
         for line in tables.notes(result):
             screen.say(console, line)
-        screen.say(console, f"Written to {result.folder}/: {', '.join(report.FILES)}")
+        screen.say(console, f"Written to {result.folder}/: {', '.join(comparison.FILES)}")
         return 1 if result.failures else 0  # of a user's code
 
     def _folder(self) -> Path:

@@ -42,7 +42,7 @@ class Curvature(interrupt.Command):
         """Runs the inspection and shows its table."""
         with interrupts.postponed():
             from sandbox.experiments.inspect import inspect
-            from sandbox.experiments.reports import inspection_report
+            from sandbox.experiments.reports import inspection
 
         arguments = options.values(self, InspectionSettings)
         console = screen.console()
@@ -53,10 +53,10 @@ class Curvature(interrupt.Command):
             screen.folder(self.out)
         with screen.progress(console) as progress:
             result = inspect(list(self.variants), self.task, **{**arguments, "out": out, "progress": progress})
-        screen.table(console, *inspection_report.table(result))
-        for line in inspection_report.notes(result):
+        screen.table(console, *inspection.table(result))
+        for line in inspection.notes(result):
             screen.say(console, line)
-        screen.say(console, f"Written to {out}/: {', '.join(inspection_report.FILES)}")
+        screen.say(console, f"Written to {out}/: {', '.join(inspection.FILES)}")
         return 1 if result.failures else 0
 
     def _folder(self) -> Path:

@@ -1,7 +1,7 @@
 """A whole grid of variants in one vectorised run.
 
     found = sandbox.ensemble.run(["apollo", "adamw"], "digits-mlp", lr=[1e-3, 1e-2], seeds=8, steps=200, evaluations=4)
-    found.frame()              # a row a member: variant, lr, seed, last losses, first step that was not finite
+    found.frame                # one row per member: variant, lr, seed, last losses, first step that was not finite
     found.loss                 # (members, steps)
 
 Recipes of equal structure are stacked and make their steps together under torch.func.vmap; each seed has its own start and

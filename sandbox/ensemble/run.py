@@ -26,6 +26,8 @@ from sandbox.utils.private_torch import pytree
 if TYPE_CHECKING:
     import polars as pl
 
+    from sandbox.utils.frames import Frame
+
 Progress = Callable[[int, int], None]  # (member steps done, in all)
 # (step, places of members, name -> their values, whether each has been finite so far)
 Evaluated = Callable[[int, list[int], dict[str, np.ndarray], np.ndarray], None]
@@ -63,14 +65,17 @@ class Ensemble:
         bad = ~self.finite
         return np.where(bad.any(axis=1), bad.argmax(axis=1) + 1, 0)
 
-    def frame(self) -> pl.DataFrame:
-        """Returns the members with "loss" (of the last batch), the last evaluations and "diverged"."""
+    @property
+    def frame(self) -> Frame:
+        """The members with "loss" (of the last batch), the last evaluations and "diverged"."""
         import polars as pl
+
+        from sandbox.utils.frames import Frame
 
         last = {name: values[:, -1] for name, values in self.evaluations.items() if values.size}
         losses = self.loss[:, -1] if self.loss.size else np.full(len(self.members), np.nan)
         columns = {"loss": losses, **last, "diverged": self.diverged}
-        return self.members.with_columns(*(pl.Series(name, values) for name, values in columns.items()))
+        return Frame(self.members.with_columns(*(pl.Series(name, values) for name, values in columns.items())))
 
 
 def run(

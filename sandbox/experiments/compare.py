@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sandbox.experiments.reports import manifest, report
-from sandbox.experiments.reports.comparison import Comparison
+from sandbox.experiments.reports import manifest
+from sandbox.experiments.reports.comparison import Comparison, write
 from sandbox.experiments.reports.comparison_data import summarise
-from sandbox.experiments.runs.batch import Failed, Probing
+from sandbox.experiments.runs.batch import Probing
 from sandbox.experiments.selection.plan import plan
 from sandbox.experiments.selection.search import Chosen
 from sandbox.experiments.selection.tuning import choose, tune
@@ -51,25 +51,19 @@ def compare(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettin
     total = len(methods) * (tuning + comparison.seeds)
     with Work(comparison.task, folder, total, settings, Probing(comparison.probes, settings.every)) as work:
         manifest.write(folder, facts)
-        try:
-            if comparison.tuned:
-                tuners = tune(comparison, work, "searching" if settings.search else "tuning learning rates")
-                chosen = {m.name: choose(m, tuners[m.name], relative=not settings.search) for m in methods}
-            else:
-                chosen = {m.name: Chosen({"lr": comparison.grid(m)[0]}, False, True, []) for m in methods}
-            final = [(m, run) for m in methods for run in comparison.final(m, chosen[m.name].numbers)]
-            work.run(final, "training with fresh seeds")
-        finally:
-            work.save()
-    survivors = [m for m in methods if m.name not in work.failed]
-    if not survivors:
-        raise Failed(work.failures)
+        if comparison.tuned:
+            tuners = tune(comparison, work, "searching" if settings.search else "tuning learning rates")
+            chosen = {m.name: choose(m, tuners[m.name], relative=not settings.search) for m in methods}
+        else:
+            chosen = {m.name: Chosen({"lr": comparison.grid(m)[0]}, False, True, []) for m in methods}
+        final = [(m, run) for m in methods for run in comparison.final(m, chosen[m.name].numbers)]
+        work.run(final, "training with fresh seeds")
+    survivors = work.survivors(methods)
     rows, measured = work.frames()
     summaries = summarise(comparison, survivors, rows, chosen)
-    result = Comparison(
-        comparison, summaries, rows, folder, measured, chosen, work.failures, work.store.unreadable
-    )  # fmt: skip
+    unreadable = work.store.unreadable
+    result = Comparison(comparison, summaries, rows, folder, measured, chosen, work.failures, unreadable)
     chosen_rates = {m.name: chosen[m.name].numbers["lr"] for m in survivors}
     manifest.write(folder, {**facts, "chosen_rates": chosen_rates, "failures": [str(f) for f in work.failures]})
-    report.write(result)
+    write(result)
     return result

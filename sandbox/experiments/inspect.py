@@ -25,11 +25,11 @@ from typing import Any
 from torch import Tensor
 
 from sandbox import backends, curvature, tasks
-from sandbox.experiments.reports import inspection_report, manifest
-from sandbox.experiments.reports.inspection import Inspection
+from sandbox.experiments.reports import manifest
+from sandbox.experiments.reports.inspection import Inspection, write
 from sandbox.experiments.reports.inspection_data import Inspected
 from sandbox.experiments.runs import identity, vectorised
-from sandbox.experiments.runs.batch import Failed, Probing
+from sandbox.experiments.runs.batch import Probing
 from sandbox.experiments.runs.methods import RecipeMethod, methods
 from sandbox.experiments.runs.run import Run
 from sandbox.experiments.runs.store import pack
@@ -138,21 +138,15 @@ def inspect(recipes: Sequence[Any], task: str | Task, settings: InspectionSettin
         probing = _TruthProbing(tuple(probes.values()), method=method, num_vectors=num_vectors)
         work = stack.enter_context(Work(resolved, folder, len(wanted), settings, probing))
         manifest.write(folder, facts)
-        try:
-            work.run(wanted, "training, and taking the true diagonal")
-        finally:
-            work.save()
-        survivors = [m for m in recipe_methods if m.name not in work.failed]
-        if not survivors:
-            raise Failed(work.failures)
+        work.run(wanted, "training, and taking the true diagonal")
         full = resolved.full("train")
         result = Inspection(
             resolved, steps, list(at), seeds, method, num_vectors, len(full[0]) if isinstance(full, tuple) else 1,
-            [_inspected(m, wanted, work) for m in survivors], None if settings.out is None else folder,
+            [_inspected(m, wanted, work) for m in work.survivors(recipe_methods)], None if settings.out is None else folder,
             work.failures, work.store.unreadable,
         )  # fmt: skip
     if settings.out is not None:
-        inspection_report.write(result, folder)
+        write(result, folder)
     return result
 
 

@@ -13,15 +13,15 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 Progress = Callable[[float, int, str], None]  # (runs done, with the shares of those begun; runs in all; what is done)
 Callback = Callable[[dict[str, Any]], None]
 
 
-def option(default: Any, text: str, *, command: bool = True) -> Any:
-    """Returns a field with a default and its help text.  command: whether the command line offers it in this form."""
-    return dataclasses.field(default=default, metadata={"help": text, "command": command})
+def option(default: Any, text: str, *, least: int | None = None, command: bool = True) -> Any:
+    """Returns a field with default, help text and smallest whole number.  command: whether the command line offers it."""
+    return dataclasses.field(default=default, metadata={"help": text, "least": least, "command": command})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,19 +69,16 @@ class Options:
 class Settings:
     """What every experiment can be asked for."""
 
-    steps: int | None = option(None, "Updates per run (the task's own number).")
+    steps: int | None = option(None, "Updates per run (the task's own number).", least=1)
     out: str | Path | None = option(None, "Folder for results; runs that are there already are not repeated.", command=False)
     reuse: bool = option(False, "Accept stored runs of code from `__main__` or a notebook as equal too.", command=False)
     progress: Progress | None = option(None, "Called during the runs with (done, in all, what).", command=False)
 
-    least: ClassVar[Mapping[str, int]] = {"steps": 1}  # the smallest whole numbers allowed
-
     def __post_init__(self) -> None:
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}
-        for name, low in self.least.items():
-            value = getattr(self, name)
-            if value is not None or defaults[name] is not None:
-                whole(name, value, low)
+        for f in dataclasses.fields(self):
+            value, low = getattr(self, f.name), f.metadata["least"]
+            if low is not None and (value, f.default) != (None, None):
+                whole(f.name, value, low)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,32 +87,29 @@ class ExecutionSettings(Settings):
 
     backend: str = option("eager", "How a step runs.")
     probes: Sequence[Any] = option((), "Measurements inside steps; see `sandbox.probes`.", command=False)
-    jobs: int = option(1, "Processes side by side.")
+    jobs: int = option(1, "Processes side by side.", least=1)
     executor: Any = option(
         None, "Any `concurrent.futures.Executor`, dask's or submitit's, in place of jobs: docs/cluster.md.", command=False
     )
     callbacks: Sequence[Callback] = option((), "Called with every row as it comes, in this process.", command=False)
-
-    least: ClassVar[Mapping[str, int]] = {**Settings.least, "jobs": 1}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparisonSettings(ExecutionSettings, Options):
     """The keyword arguments of `compare`."""
 
-    seeds: int = option(10, "Final runs per variant; exploratory below 6 for two variants, 8 for five.")
-    tuning_seeds: int = option(2, "Tuning runs per learning rate.")
-    rates: int = option(7, "Learning rates per variant, around its default.")
+    seeds: int = option(10, "Final runs per variant; exploratory below 6 for two variants, 8 for five.", least=2)
+    tuning_seeds: int = option(2, "Tuning runs per learning rate.", least=1)
+    rates: int = option(7, "Learning rates per variant, around its default.", least=1)
     spacing: float = option(10**0.5, "Factor between neighbouring rates.")
     search: Mapping[str, Any] | None = option(
         None, "Other numbers to choose: name -> range; see `sandbox.experiments.selection.search`.", command=False
     )
     tuner: str = option("grid", "How they are chosen: grid, random or tpe.")
-    trials: int | None = option(None, "Trials per variant (the number of rates).")
-    steps: int | None = option(None, "Updates per run (the task's own number).")
-    warmup: int | None = option(None, "Updates of linear warm-up (a tenth of the steps).")
+    trials: int | None = option(None, "Trials per variant (the number of rates).", least=1)
+    warmup: int | None = option(None, "Updates of linear warm-up (a tenth of the steps).", least=0)
     schedule: Any = option("constant", "After the warm-up: constant, cosine, linear or inverse-sqrt.")
-    evaluations: int = option(20, "Points of a curve.")
+    evaluations: int = option(20, "Points of a curve.", least=1)
     evaluate_every: int | str | None = option(
         None, 'Updates between two points of a curve, or "epoch", in place of evaluations.', command=False
     )
@@ -125,17 +119,7 @@ class ComparisonSettings(ExecutionSettings, Options):
         "networks. Networks of LeNet's size and larger train as fast or faster one run at a time.",
     )
     every: int = option(10, "Steps from one measurement to the next.")
-    jobs: int = option(1, "Processes side by side; the ranks of a run count.")
-
-    least: ClassVar[Mapping[str, int]] = {
-        **ExecutionSettings.least,
-        "seeds": 2,
-        "tuning_seeds": 1,
-        "rates": 1,
-        "trials": 1,
-        "warmup": 0,
-        "evaluations": 1,
-    }
+    jobs: int = option(1, "Processes side by side; the ranks of a run count.", least=1)
 
     def __post_init__(self) -> None:
         Options.__post_init__(self)
@@ -153,15 +137,12 @@ class ComparisonSettings(ExecutionSettings, Options):
 class InspectionSettings(ExecutionSettings):
     """The keyword arguments of `inspect`."""
 
-    steps: int | None = option(None, "Updates per run (the task's own number).")
-    samples: int = option(5, "How often the true diagonal is computed.")
+    samples: int = option(5, "How often the true diagonal is computed.", least=1)
     lr: float | None = option(None, "The rate of all variants (each its own default).")
-    seeds: int = option(5, "Runs per variant; the table gives means and 95 % intervals.")
-    seed: int = option(0, "The first one: of the start, the batches and random vectors.")
+    seeds: int = option(5, "Runs per variant; the table gives means and 95 % intervals.", least=1)
+    seed: int = option(0, "The first one: of the start, the batches and random vectors.", least=0)
     method: str = option("exact", "How the true diagonal is computed: exact or hutchinson.")
     num_vectors: int = option(200, "Random vectors per diagonal, for hutchinson.")
-
-    least: ClassVar[Mapping[str, int]] = {**ExecutionSettings.least, "samples": 1, "seed": 0, "seeds": 1}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,14 +155,11 @@ class SweepSettings(Settings):
     """The keyword arguments of `sweep`."""
 
     seeds: int = option(1, "Runs per combination; the picture shows their median.")
-    steps: int | None = option(None, "Updates per run (the task's own number).")
     warmup: int = option(0, "Updates of linear warm-up.")
     schedule: str = option("constant", "After the warm-up: constant, cosine or inverse-sqrt.")
     compiled: bool = option(False, "Compile the vectorised step: pays from some hundred thousand member steps on.")
     memory: int = option(1 << 30, "Bytes that the members which run together may take.", command=False)
     progress: Callable[[int, int], None] | None = option(None, "Called with (member steps done, in all).", command=False)  # type: ignore[assignment]
-
-    least: ClassVar[Mapping[str, int]] = {}  # `sandbox.ensemble.run` checks them
 
 
 def whole(name: str, value: Any, low: int) -> None:

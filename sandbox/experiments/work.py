@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from sandbox.experiments.reports.files import write_frames
 from sandbox.experiments.runs import executors
-from sandbox.experiments.runs.batch import Failure, Outcome, Probing, RunBatch, missing, with_batch_ids
+from sandbox.experiments.runs.batch import Failed, Failure, Outcome, Probing, RunBatch, missing, with_batch_ids
 from sandbox.experiments.runs.methods import Method
 from sandbox.experiments.runs.run import Run
-from sandbox.experiments.runs.store import Store
+from sandbox.experiments.runs.store import Store, write_frames
 from sandbox.experiments.runs.training import Row
 from sandbox.experiments.settings import ExecutionSettings
 from sandbox.tasks import Task
 
 
 class Work:
-    """The runs of one call in one folder; a context, which stops the workers at its end.
+    """The runs of one call in one folder; a context, whose end stops the workers and writes the tables of finished runs.
 
-    failures: the errors that ended runs.  total: how many runs there will be.
+    failures: the errors that ended runs.  total: how many runs there will be.  tables: whether to write them.
     """
 
-    def __init__(self, task: Task, folder: Path, total: int, settings: ExecutionSettings, probing: Probing = Probing()) -> None:
+    def __init__(
+        self,
+        task: Task,
+        folder: Path,
+        total: int,
+        settings: ExecutionSettings,
+        probing: Probing = Probing(),
+        tables: bool = True,
+    ) -> None:
         self.task, self.store, self.total, self.probing, self.settings = task, Store(folder), total, probing, settings
+        self.tables = tables
         self.failures: list[Failure] = []
         self.names: dict[tuple[str, str], None] = {}  # (key of a run, variant), in order
         self.done = 0.0
@@ -37,6 +46,9 @@ class Work:
 
     def __exit__(self, *error: object) -> None:
         self._workers.__exit__(None, None, None)
+        rows, measured = self.frames()
+        if self.tables and len(rows):
+            write_frames(self.store.folder, rows, measured if len(measured) or self.probing.probes else None)
 
     def run(self, wanted: Sequence[tuple[Method, Run]], what: str) -> list[tuple[Method, Run]]:
         """Makes the runs that are missing; returns all with their batch ids, without those of variants that failed before."""
@@ -77,6 +89,12 @@ class Work:
         """The names of the variants with an error."""
         return {failure.variant for failure in self.failures}
 
+    def survivors(self, methods: Sequence[Method]) -> list[Any]:
+        """Returns the methods without an error.  Raises Failed where there are none."""
+        if all(method.name in self.failed for method in methods):
+            raise Failed(self.failures)
+        return [method for method in methods if method.name not in self.failed]
+
     def losses(self, runs: Sequence[Run]) -> list[float]:
         """Returns the validation loss at the end of each run; an empty list where one is missing."""
         stored = [self.store.get(run.key()) for run in runs]
@@ -99,11 +117,3 @@ class Work:
     def frames(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Returns all rows, and all measurements inside steps."""
         return self.store.frame(self.names), self.store.probes(self.names)
-
-    def save(self) -> None:
-        """Writes the tables of whatever is finished, after the workers have been stopped."""
-        if isinstance(self.executor, executors.Processes):
-            self.executor.close()
-        rows, measured = self.frames()
-        if len(rows):
-            write_frames(self.store.folder, rows, measured if len(measured) or self.probing.probes else None)

@@ -3,7 +3,7 @@
     watch = sandbox.probes.Watch(["floor_occupancy", "secant_residual"], every=10)
     optimizer.watch = watch
     ...                       # train
-    watch.frame()             # step, tensor, probe, value
+    watch.frame               # step, tensor, probe, value
 
 A probe is a function of a `View`, which holds what the step computed under the paper's names:
 

@@ -23,7 +23,7 @@ from sandbox.recipe import Recipe
 from sandbox.utils import suggest
 
 if TYPE_CHECKING:
-    import polars as pl
+    from sandbox.utils.frames import Frame
 
 EVERYTHING = "(all)"  # the row of all tensors together
 
@@ -119,12 +119,15 @@ class Watch:
                 if value is not None:
                     self.rows.append({"step": self.steps, "tensor": tensor, "probe": name, "value": float(value)})
 
-    def frame(self) -> pl.DataFrame:
+    @property
+    def frame(self) -> Frame:
         """What was measured: columns step, tensor, probe, value."""
         import polars as pl
 
+        from sandbox.utils.frames import Frame
+
         schema: dict[str, Any] = {"step": pl.Int64, "tensor": pl.String, "probe": pl.String, "value": pl.Float64}
-        return pl.DataFrame(self.rows, schema=schema)
+        return Frame(self.rows, schema=schema)
 
 
 def _joined(seen: list[View]) -> View:

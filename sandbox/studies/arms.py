@@ -35,16 +35,8 @@ def images(warmup: int = 500, decay: float = 1.0) -> dict[str, Arm]:
 
 def imagenet() -> dict[str, Arm]:
     """Returns ImageNet's arms: CIFAR-10's with other γ.  AdaHessian's γ is not stated in the paper: CIFAR-10's is used."""
-    gammas = {
-        "apollo": 1e-4,
-        "sgd": 1e-4,
-        "adam": 0.1,
-        "radam": 0.1,
-        "adabelief": 0.1,
-        "apollow": 1e-2,
-        "adam*": 1e-4,
-        "radam*": 1e-4,
-    }
+    gammas = dict.fromkeys(("apollo", "sgd", "adam*", "radam*"), 1e-4) | dict.fromkeys(("adam", "radam", "adabelief"), 0.1)
+    gammas["apollow"] = 1e-2
     arms = {name: arm.but(weight_decay=gammas.get(name, arm.weight_decay)) for name, arm in images().items()}
     return {**arms, "frozen": frozen(arms["apollo"]), "sgd-w": floor_sgd(arms["apollo"])}
 

@@ -10,8 +10,8 @@ _STANDARD = ("apollo", "sgd", "adam", "radam", "adabelief", "frozen", "sgd-w", "
 
 def _arms(warmup: int, decay: float = 1.0) -> tuple[Arm, ...]:
     """decay: a factor before every γ."""
-    found = images(warmup, decay)
-    return tuple(found[name] for name in _STANDARD)
+    arms = images(warmup, decay)
+    return tuple(arms[name] for name in _STANDARD)
 
 
 _RATES = (("milestones", CIFAR_MILESTONES), ("cosine", COSINE))

@@ -66,7 +66,7 @@ def _run_part(plan: PartPlan, folder: Path, settings: ExecutionSettings, what: s
     """Makes the missing runs of a part; returns the rows of all, those of its search first."""
     total = len(plan.methods) * (plan.trials * (plan.part.search.seeds if plan.part.search else 0) + plan.seeds)
     factors = dict.fromkeys(plan.arms, 1.0)
-    with Work(plan.task, folder, total, settings) as work:
+    with Work(plan.task, folder, total, settings, tables=False) as work:
         if plan.part.search is not None:
             for name, tuner in tune(plan, work, what).items():
                 best = min(tuner.trials, key=lambda trial: trial.loss)

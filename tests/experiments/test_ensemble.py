@@ -64,7 +64,8 @@ def test_structures_mix_and_members_come_in_order():
     for i, (name, lr, seed) in enumerate(rows):
         params, _ = alone(variants.get(name), lr, seed, 5)
         close(found.params["a"][i], params["a"])
-    assert found.frame().columns[-2:] == ["loss", "diverged"]
+    assert found.frame.columns[-2:] == ["loss", "diverged"]
+    assert found.frame().equals(found.frame)
 
 
 def test_a_number_that_only_the_last_of_many_members_have():

@@ -11,7 +11,7 @@ import variants
 from sandbox import curvature, probes, tasks
 from sandbox.blocks import Curvature, block
 from sandbox.experiments.inspect import inspect
-from sandbox.experiments.reports import inspection_report
+from sandbox.experiments.reports import inspection
 from sandbox.experiments.runs import recipe_method
 from sandbox.probes import EVERYTHING
 from tests.experiments import networks
@@ -92,7 +92,7 @@ def test_truth_estimate_and_files(tmp_path):
     assert steps == result.at == [4, 8, 12]
     assert result["adamw"].pairs == {}
     assert result["adamw"].value("newton_cosine") is not None
-    assert {p.name for p in tmp_path.iterdir()} == {*inspection_report.FILES, "runs"}
+    assert {p.name for p in tmp_path.iterdir()} == {*inspection.FILES, "runs"}
     assert pl.read_parquet(tmp_path / "probes.parquet").equals(result.frame)
     assert (tmp_path / "scatter.png").read_bytes()[:4] == b"\x89PNG"
     assert "No estimate of the Hessian in adamw" in str(result)
@@ -109,7 +109,7 @@ def test_mean_and_interval_over_the_seeds():
     values = result["apollo"].values("relative_error")
     assert len(set(values)) == 4
     half = stats.t.ppf(0.975, 3) * np.std(values, ddof=1) / 2  # √4 seeds
-    (row,) = inspection_report.table(result)[1]
+    (row,) = inspection.table(result)[1]
     assert row[5] == f"{np.mean(values):.3g} ± {half:.2g}"
     assert "4 seeds" in str(result)
     assert "One seed" in str(small(["apollo"], method="hutchinson", num_vectors=2))
@@ -200,7 +200,7 @@ def test_values_by_step_and_means():
 
 
 def test_labels_and_scales_of_estimates():
-    shown = {name: inspection_report.estimates(variants.get(name)) for name in variants.names()}
+    shown = {name: inspection.estimates(variants.get(name)) for name in variants.names()}
     assert shown["apollo"] == shown["scale-invariant"] == "B/η"
     assert shown["no-stepsize-correction"] == "B"
     assert shown["hessian-ema"] == "B̄/η"

@@ -15,7 +15,7 @@ import variants
 from sandbox.cli import screen
 from sandbox.experiments.callbacks import CSV, TensorBoard
 from sandbox.experiments.compare import compare
-from sandbox.experiments.reports import inspection_report, tables
+from sandbox.experiments.reports import inspection, tables
 from sandbox.utils import literal
 from tests.experiments import networks
 
@@ -67,7 +67,7 @@ class Page(HTMLParser):
 
 
 def test_in_a_terminal(result, inspected, capsys):
-    for head, rows in [*tables.from_comparison(result), inspection_report.table(inspected)]:
+    for head, rows in [*tables.from_comparison(result), inspection.table(inspected)]:
         screen.table(Console(width=300), head, rows)
         out = capsys.readouterr().out
         assert all(name in out for name in NAMES[1:])

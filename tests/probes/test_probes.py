@@ -200,7 +200,7 @@ def test_a_probe_of_ones_own_and_named_parameters():
     before = [p.detach().clone() for p in model.parameters()]
     model(torch.ones(4, 3, dtype=torch.float64)).sum().backward()
     optimizer.step()
-    frame = optimizer.watch.frame()
+    frame = optimizer.watch.frame
     assert frame["tensor"].to_list() == [probes.EVERYTHING, "weight", "bias"]  # SGD has no floor
     moved = [float((a - b.detach()).norm()) for a, b in zip(before, model.parameters(), strict=True)]
     assert frame["value"].to_list() == pytest.approx([math.hypot(*moved), *moved])

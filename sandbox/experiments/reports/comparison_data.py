@@ -107,10 +107,7 @@ def _summary(
     words = mine["state_words"].drop_nulls()
     gradients = end["gradients"].drop_nulls()
     return Summary(
-        name=name,
-        lr=chosen.numbers["lr"],
-        on_edge=chosen.on_edge,
-        tuned=chosen.tuned,
+        name=name, lr=chosen.numbers["lr"], on_edge=chosen.on_edge, tuned=chosen.tuned,
         train_loss=float(np.mean(end["train_loss"].to_numpy())),
         best_loss=float(np.mean(best.to_numpy())),
         test_metric=float(np.mean(end["test_metric"].to_numpy())),
@@ -119,8 +116,6 @@ def _summary(
         state_words=float(np.max(words.to_numpy())) if len(words) else method.words(),
         gradients=float(np.mean(gradients.to_numpy())) if len(gradients) else None,
         floor_occupancy=float(np.mean(floor.to_numpy())) if len(floor) else None,
-        train_difference=differences["train_loss"].get(name),
-        test_difference=differences["test_metric"].get(name),
-        train_p=corrected["train_loss"].get(name),
-        test_p=corrected["test_metric"].get(name),
-    )
+        train_difference=differences["train_loss"].get(name), test_difference=differences["test_metric"].get(name),
+        train_p=corrected["train_loss"].get(name), test_p=corrected["test_metric"].get(name),
+    )  # fmt: skip

@@ -136,17 +136,8 @@ class _Walk:
         if isinstance(value, Block):
             content: Any = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
         elif isinstance(value, DataLoader):  # and not its position in the data
-            names = (
-                "dataset",
-                "batch_size",
-                "drop_last",
-                "sampler",
-                "batch_sampler",
-                "collate_fn",
-                "num_workers",
-                "worker_init_fn",
-            )
-            content = [getattr(value, name) for name in names]
+            names = "dataset batch_size drop_last sampler batch_sampler collate_fn num_workers worker_init_fn"
+            content = [getattr(value, name) for name in names.split()]
         elif isinstance(value, np.random.Generator):
             content = value.bit_generator.state
         elif hasattr(value, "__dict__"):

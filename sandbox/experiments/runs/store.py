@@ -212,6 +212,15 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def write_frames(folder: Path, rows: pl.DataFrame, probes: pl.DataFrame | None) -> None:
+    """Writes results.parquet, and probes.parquet where something was measured."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in (("results", rows), ("probes", probes)):
+        if frame is not None:
+            with atomically(folder / f"{name}.parquet") as path:
+                frame.write_parquet(path)
+
+
 class Claims:
     """Which process works on what in a folder: one lock per batch of runs, released by the system when its holder dies."""
 
