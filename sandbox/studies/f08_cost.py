@@ -24,12 +24,23 @@ def _sizes(*sizes: int, seeds: int, steps: int) -> list[Part]:
     ]  # fmt: skip
 
 
+def _update(size: int, seeds: int) -> Part:
+    """Returns Apollo's update alone, with and without the absolute value, in many rounds: per cents show only there."""
+    apollo = Arm(name="apollo", method="apollo", lr=0.01)
+    signed = apollo.but(name="apollo max(B, σ)", numbers={"rectifier": SignedFloor(sigma=SIGMA)})
+    return Part(
+        name="update", task="sandbox.studies.extra:Parabola", options={"size": size}, arms=(apollo, signed), seeds=seeds,
+        steps=20, evaluations=1, timed=True,
+    )  # fmt: skip
+
+
 STUDY = Study(
     key="F8",
     name="cost",
     question="What does a whole update cost in time and state, as a multiple of SGD's?",
     note="A seed is a round in which every arm makes a few updates; a run's time is their median, arms are paired by round. "
-    "On one thread of a CPU, where forward and backward passes dominate. In the parts called n there is no network.",
+    "On one thread of a CPU, where forward and backward passes dominate. In the parts called n and update there is no "
+    "network.",
     tiers={
         "smoke": [_part("lenet", "lenet-fashion", images(2), seeds=1, options={"images": 640, "evaluated": 200})],
         "cpu": [
@@ -38,6 +49,7 @@ STUDY = Study(
             _part("lstm", "lstm-speeches", billion_words(), options={"tokens": 60_000, "evaluated": 2_000}),
             _part("transformer", "transformer-verses", wmt(), options={"pairs": 1000}),
             *_sizes(*SIZES, seeds=6, steps=6),
+            _update(300_000, 100),
         ],
         "paper": [
             _part("resnet", "resnet110-cifar10", images(), seeds=5, steps=200),

@@ -143,6 +143,25 @@ def test_kinks_defeat_same_batch_pairs():
     assert total == pytest.approx(regrets[299], abs=1e-9)
 
 
+def test_momentum_ends_the_drift():
+    """On the cycle that makes regret linear at β = 0, Algorithm 1's β and ε leave R/T falling; a literal recursion agrees."""
+    g = np.resize(drift.CYCLES["apollo"].g, 20_000)
+    theta, m, B, d, paid, R = 0.0, 0.0, 0.0, 0.0, 0.0, {}
+    for t, slope in enumerate(g, 1):
+        paid += slope * theta
+        new = (0.9 * (1 - 0.9 ** (t - 1)) * m + 0.1 * slope) / (1 - 0.9**t)
+        alpha = (d * (new - m) + d * d * B) / (abs(d) + 1e-4) ** 4 if d else 0.0
+        B -= alpha * d * d
+        m, d = new, new / max(abs(B), 1.0)
+        theta = min(max(theta - 3.0 / math.sqrt(t) * d, -1.0), 1.0)
+        if t in (2000, 20_000):
+            R[t] = paid + abs(g[:t].sum())
+    assert R[20_000] / 20_000 < R[2000] / 2000 / 4 < 1e-3
+    for T, regret_T in R.items():
+        assert f"R = {regret_T:.3g}, R/T = {regret_T / T:.2g} at" in questions.answer("apollo-momentum", T=T).evidence
+    assert drift.CYCLES["apollo"].regrets(20_000)[-1] / 20_000 > 1
+
+
 def test_answers_and_their_commands(capsys):
     """Every row's command runs; what has a certificate is proved by it (on the runs of 2,000 steps)."""
     pytest.importorskip("flint", reason="the extra `theory` is not installed")

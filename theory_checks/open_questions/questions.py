@@ -91,6 +91,13 @@ def _drift(name: str) -> tuple[Callable[[int], str], Callable[[Balls], Proof]]:
     return lambda T: _linear(cycle.regrets(T), cycle.rate), proof
 
 
+def _with_momentum(T: int) -> str:
+    """Returns what Algorithm 1's β and ε, and its bias correction, make of the cycle on which Apollo without them drifts."""
+    cycle = drift.CYCLES["apollo"]
+    regrets = dataclasses.replace(cycle, rule=dataclasses.replace(cycle.rule, beta=0.9, eps=1e-4, correct=True)).regrets(T)
+    return f"R = {regrets[-1]:.3g}, R/T = {regrets[-1] / T:.2g} at T = {T:,}"
+
+
 def _ceiling(T: int) -> str:
     sizes = [size for size in (1.0, 10.0, 100.0, 1e3, 1e4) if size <= 100 or T >= 10_000]
     ends = [tightness.ceiling(size, max(1.0, size / min(T, 20_000) ** 0.5)) for size in sizes]

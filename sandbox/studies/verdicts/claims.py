@@ -153,7 +153,7 @@ CLAIMS = (
                  Better(_gain("apollo"), _first_order(_gain))))),
     Claim(17, "Starting at zero makes d and B too small at first", Open("rows hold the share on the floor, not the size of B")),
     Claim(18, "The absolute value costs next to nothing: less than 5 % of an update",
-          Close(_seconds("lenet", "apollo"), _seconds("lenet", "apollo max(B, σ)"), 0.05)),
+          Close(_seconds("update", "apollo"), _seconds("update", "apollo max(B, σ)"), 0.05)),
     Claim(19, "AdaHessian costs much more", Better(_seconds("resnet", "apollo"), (_seconds("resnet", "adahessian"),))),
     Claim(20, "SdLBFGS needs a history of 100 or more", Better(_toy("sdlbfgs m=100"), (_toy("sdlbfgs m=10"),))),
     Claim(21, "Apollo beats the first-order methods in speed and accuracy on images",
