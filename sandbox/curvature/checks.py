@@ -65,7 +65,7 @@ def gradients(value: Tensor, params: Sequence[Tensor], nodes: Sequence[Any]) -> 
     handles = [node.register_hook(lambda *grads, node=node: look(node, *grads)) for node in nodes]
     try:
         with torch.enable_grad():
-            grads = list(torch.autograd.grad(value, params, one, create_graph=True, allow_unused=True))
+            grads: Sequence[Tensor | None] = torch.autograd.grad(value, params, one, create_graph=True, allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()
@@ -74,7 +74,7 @@ def gradients(value: Tensor, params: Sequence[Tensor], nodes: Sequence[Any]) -> 
             "the backward pass of an autograd.Function has no derivative, so products with the Hessian would lack its part: "
             + cut[0]
         )
-    return grads
+    return list(grads)
 
 
 def asymmetry(u: Tensor, v: Tensor, products: Sequence[Tensor]) -> str | None:

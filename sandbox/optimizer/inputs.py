@@ -1,8 +1,8 @@
-"""What a step takes beside the gradient, made by calling the closure: Hessian-vector products, other labels, a second look.
+"""Calls a step's closure for what the step takes beside the gradient: Hessian-vector products, drawn labels, a second look.
 
 A closure that is called more than once in a step runs with the state of the random generators (Python's, NumPy's, torch's) that
 its first call began with, so that dropout drops the same units; afterwards they are where the first call left them.  Buffers
-are not put back: a BatchNorm's running statistics move with every call.
+are not restored: a BatchNorm's running statistics move with every call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_CLOSURE = (
 
 
 class Evaluation:
-    """The closure's calls in one step.  loss: what it returned.  inputs: name -> parameter -> tensor."""
+    """Makes the closure's calls of one step.  loss: what it returned.  inputs: name -> parameter -> tensor."""
 
     def __init__(
         self,
@@ -81,16 +81,16 @@ class Evaluation:
         return [(group, recipe) for group, recipe in self.groups if name in recipe.analysis.inputs]
 
     def _draw(self, groups: list[dict[str, Any]]) -> tuple[int, int]:
-        """Seed and number of a step's draw; the next one has the next number."""
+        """Returns seed and number of a step's draw; the next draw has the next number."""
         draws = max(group["draws"] for group in groups)
         for group in groups:
             group["draws"] = draws + 1
         return groups[0]["seed"], draws
 
     def _factored(self, at: str) -> list[Tensor]:
-        """The parameters whose recipe takes K-FAC's factors at these labels."""
-        mine = [(p, recipe.of(p)) for group, recipe in self.groups if recipe.basis.factors for p in group["params"]]
-        return [p for p, recipe in mine if recipe.basis.factors == at and p.requires_grad]
+        """Returns the parameters whose recipe takes K-FAC's factors at these labels."""
+        pairs = [(p, recipe.of(p)) for group, recipe in self.groups if recipe.basis.factors for p in group["params"]]
+        return [p for p, recipe in pairs if recipe.basis.factors == at and p.requires_grad]
 
     def _add_factors(self, seen: factors.Seen) -> None:
         """Makes the batch's factors inputs of the step."""
@@ -105,8 +105,8 @@ class Evaluation:
             hessian.check_symmetry(grads, self.params)
         z: list[Tensor] | None = None
         if some := self._needing("hessian"):
-            drawn = hessian.generator(*self._draw([group for group, _ in some]))
-            z = [hessian.rademacher(p, drawn) for p in self.params]
+            generator = hessian.generator(*self._draw([group for group, _ in some]))
+            z = [hessian.rademacher(p, generator) for p in self.params]
             Hz = hessian.product(grads, self.params, z, keep=bool(self._needing("product")))
             block = {p: (group, recipe.of(p).curvature) for group, recipe in some for p in group["params"]}
             self.inputs["hessian"] = {p: h for p, h in zip(self.params, Hz, strict=True) if p in block and h is not None}
@@ -121,26 +121,26 @@ class Evaluation:
         self._average([None if g is None else g.detach() for g in grads])
         if z is not None:
             # of the replicas' mean: a block may take magnitudes, whose mean is another
-            probes = dict(zip(self.params, z, strict=True))
+            vectors = dict(zip(self.params, z, strict=True))
             for p, h in self.inputs["hessian"].items():
                 group, curvature = block[p]
-                self.inputs["hessian"][p] = _signed(curvature.hessian(probes[p], h), group)
+                self.inputs["hessian"][p] = _signed(curvature.hessian(vectors[p], h), group)
 
     def _average(self, grads: list[Tensor | None]) -> None:
-        """Gradients and inputs, over the replicas where there are some, in one all_reduce."""
-        rows = {name: [made.get(p) for p in self.params] for name, made in self.inputs.items()}
+        """Averages gradients and inputs over the replicas, if there are some, in one all_reduce; writes p.grad."""
+        rows = {name: [values.get(p) for p in self.params] for name, values in self.inputs.items()}
         if self.replicas is not None:
             n, everything = len(self.params), [*grads, *(x for row in rows.values() for x in row)]
             means = replicas.average(everything, self.params * (1 + len(rows)), self.replicas)
             grads = means[:n]
             for k, name in enumerate(rows, start=1):
-                found = zip(self.params, means[k * n : (k + 1) * n], strict=True)
-                self.inputs[name] = {p: x for p, x in found if x is not None}
+                pairs = zip(self.params, means[k * n : (k + 1) * n], strict=True)
+                self.inputs[name] = {p: x for p, x in pairs if x is not None}
         for p, g in zip(self.params, grads, strict=True):
             p.grad = g
 
     def _sampled(self, drawing: list[dict[str, Any]]) -> None:
-        """The gradients and the factors at labels drawn from the model, by one more call."""
+        """Computes the gradients and the factors at labels drawn from the model, by one more call."""
         of = {p: group for group, _ in self._needing("sampled") for p in group["params"]}
         seen = factors.Seen(self._factored("sampled"), drawn=True)
         with labels.Drawn(hessian.key(*self._draw(drawing))), seen.watching():
@@ -150,11 +150,11 @@ class Evaluation:
         self.inputs["sampled"] = {p: _signed(g, of[p]) for p, g in grads.items() if p in of}
 
     def _once_more(self) -> ByParameter:
-        """The gradients of one more call, with the generators as at the first; p.grad and the generators stay as they are."""
+        """Returns the gradients of one more call with the generators as at the first; restores p.grad and the generators."""
         assert self.closure is not None
-        kept, after = [p.grad for p in self.params], generators.states()
+        before, after = [p.grad for p in self.params], generators.states()
         for p in self.params:
-            p.grad = None  # so that zero_grad(set_to_none=False) does not write into what is kept
+            p.grad = None  # so that zero_grad(set_to_none=False) does not write into them
         generators.put(self.start)
         try:
             with torch.enable_grad():
@@ -167,21 +167,22 @@ class Evaluation:
             return {p: p.grad for p in self.params if p.grad is not None}
         finally:
             generators.put(after)
-            for p, g in zip(self.params, kept, strict=True):
+            for p, g in zip(self.params, before, strict=True):
                 p.grad = g
 
     def look_again(self, stepped: Iterator[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """After the step: writes this batch's gradient at the new point into the states of the parameters that took part, and
-        gives those that are not finite as (parameter, gradient); there the old gradient is written, as if nothing had changed.
+        """Writes this batch's gradient at the point after the step into the states of the parameters that took part.
+
+        Returns those that are not finite as (parameter, gradient); their states get the old gradient, as if nothing changed.
         """
         looking = {
             p: (group, recipe) for group, recipe in self.groups if recipe.analysis.second_gradient for p in group["params"]
         }
-        mine = [p for p in stepped if p in looking] if looking else []
-        if not mine:
+        chosen = [p for p in stepped if p in looking] if looking else []
+        if not chosen:
             return []
         grads, bad = self._once_more(), []
-        for p in mine:
+        for p in chosen:
             g = grads.get(p)
             g = torch.zeros_like(p) if g is None else g
             if not bool(g.sum().isfinite()) and not bool(g.isfinite().all()):
