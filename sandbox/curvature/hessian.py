@@ -96,9 +96,9 @@ def check_symmetry(grads: Sequence[Tensor | None], params: Sequence[Tensor]) -> 
     draws = torch.Generator().manual_seed(0)
     u, v = ([rademacher(p, draws) for p in params] for _ in range(2))
     products = [product(grads, params, w, keep=True) for w in (u, v, [a + b for a, b in zip(u, v, strict=True)])]
-    reached = [i for i, x in enumerate(products[0]) if x is not None]
-    if reached:
-        rows = [torch.cat([cast(Tensor, x[i]).reshape(-1) for i in reached]) for x in (u, v, *products)]
+    if reached := [i for i, x in enumerate(products[0]) if x is not None]:
+        vectors: list[Sequence[Tensor | None]] = [u, v, *products]
+        rows = [torch.cat([cast(Tensor, x[i]).reshape(-1) for i in reached]) for x in vectors]
         if asymmetry := checks.asymmetry(rows[0], rows[1], rows[2:]):
             raise RuntimeError(f"the closure's loss has no right Hessian-vector products: {asymmetry}")
 

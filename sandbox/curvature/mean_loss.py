@@ -52,7 +52,7 @@ def named_parameters(model: nn.Module, parameters: Iterable[Tensor] | None) -> d
 
     Raises ValueError where `parameters` has one that is not the model's.
     """
-    everything = dict(model.named_parameters())
+    everything: dict[str, Tensor] = dict(model.named_parameters())
     if parameters is None:
         return {name: p for name, p in everything.items() if p.requires_grad}
     wanted = {id(p) for p in parameters}

@@ -71,7 +71,7 @@ class Hessian:
                 raise ValueError(
                     "loss must be twice differentiable at params: its Hessian-vector products are not finite there"
                 )
-            if (asymmetry := checks.asymmetry(u, v, products)) is None:
+            if (asymmetry := checks.asymmetry(u, v, list(products))) is None:
                 return mode
             reasons.setdefault(asymmetry, mode)
         raise RuntimeError(
