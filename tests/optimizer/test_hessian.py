@@ -10,9 +10,11 @@ from torch.func import functional_call, hessian
 
 import sandbox
 import variants
-from sandbox.blocks import AdamWDecay
+from sandbox.blocks import AbsoluteFloor, AdamWDecay
 from sandbox.curvature.hessian import generator, hutchinson, rademacher
+from sandbox.recipe import Recipe
 from tests.literal import AdaHessian
+from tests.outside_blocks import RawProbe
 
 
 def test_rademacher_draws_both_signs_equally():
@@ -193,3 +195,17 @@ def test_every_draw_has_a_stream_of_its_own():
     assert len(set(draws.values())) == 32
     assert draws[2, 5] == tuple(rademacher(torch.zeros(64), generator(2, 5)).tolist())
     assert set(draws[0, 0]) == {-1.0, 1.0}
+
+
+def test_no_draw_comes_twice_though_a_group_goes():
+    """z ⊙ Hz = z Σz of H = 11ᵀ tells each z, up to its sign, from every other; 63 entries never add up to 0."""
+    p, q = (torch.zeros(63, requires_grad=True) for _ in range(2))
+    recipe = Recipe(curvature=RawProbe(), rectifier=AbsoluteFloor(sigma=1.0))
+    optimizer = sandbox.Optimizer([{"params": [p]}, {"params": [q]}], recipe)
+    draws = []
+    for step in range(4):
+        if step == 3:
+            optimizer.param_groups.pop(0)
+        optimizer.step(lambda: (p.sum() ** 2 + q.sum() ** 2) / 2)
+        draws += [optimizer.state[x]["curvature.h"].tolist() for x in ((p, q) if step < 3 else (q,))]
+    assert len(set(map(tuple, draws))) == len(draws) == 7
