@@ -1,4 +1,4 @@
-"""Processes of this machine that do something together, in a process group of their own: gloo, on the CPU."""
+"""Processes of this machine that run a function together, in a process group of their own: gloo, on the CPU."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import torch.distributed as dist
 
 from sandbox.distributed.ranks import Lost
 
-_RESULT, _RAISED, _LOST, _TOLD = "result", "raised", "lost", "told"
+_RESULT, _RAISED, _LOST, _PROGRESS = "result", "raised", "lost", "progress"
 
 
 class Team:
-    """So many ranks, that wait for what to do.  An error in one of them may leave the others waiting: it ends the team."""
+    """A number of ranks that wait for a function to run.  An error in one may leave others waiting, so it ends the team."""
 
     def __init__(self, size: int, preload: str) -> None:
         self.size, self.parent = size, os.getpid()
@@ -44,34 +44,34 @@ class Team:
 
     def run(self, packed: bytes, tell: Callable[..., None], failed: Callable[[Any], bool]) -> list[Any]:
         """See `together`."""
-        left, found, apart = dict(zip(self._pipes, range(self.size), strict=True)), dict[int, Any](), ""
+        running, results, lost = dict(zip(self._pipes, range(self.size), strict=True)), dict[int, Any](), ""
         for rank, pipe in enumerate(self._pipes):
             try:
                 pipe.send_bytes(packed)
             except OSError:
                 raise self._died(rank) from None
-        while left:
-            ready: list[Any] = connection.wait(list(left))
+        while running:
+            ready: list[Any] = connection.wait(list(running))
             for pipe in ready:
                 try:
                     kind, value = pipe.recv()
                 except (EOFError, OSError):
-                    raise self._died(left[pipe]) from None
-                if kind == _TOLD:
+                    raise self._died(running[pipe]) from None
+                if kind == _PROGRESS:
                     tell(*value)
                     continue
-                rank, value = left.pop(pipe), cloudpickle.loads(value)
+                rank, value = running.pop(pipe), cloudpickle.loads(value)
                 if kind == _RAISED:
                     raise value
                 if kind == _LOST:
-                    apart = value  # for another's end, of which its own pipe will tell
+                    lost = value  # since another rank has ended, which its own pipe will report
                 elif failed(value):
                     return [value]
                 else:
-                    found[rank] = value
-        if apart:
-            raise BrokenExecutor(apart)
-        return [found[rank] for rank in range(self.size)]
+                    results[rank] = value
+        if lost:
+            raise BrokenExecutor(lost)
+        return [results[rank] for rank in range(self.size)]
 
     def _died(self, rank: int) -> BrokenExecutor:
         process = self._processes[rank]
@@ -79,7 +79,7 @@ class Team:
         return BrokenExecutor(f"rank {rank} of {self.size} died (exit code {process.exitcode})")
 
     def close(self) -> None:
-        """Ends the ranks; what they have in hand is lost."""
+        """Ends the ranks; what they are working on is lost."""
         for process in self._processes:
             if process.pid is not None:
                 process.kill()
@@ -96,9 +96,10 @@ _LOCK = threading.Lock()
 def together(
     size: int, function: Callable[..., Any], *arguments: Any, tell: Callable[..., None], failed: Callable[[Any], bool]
 ) -> list[Any]:
-    """What function(*arguments, tell, group) gives on each of `size` processes, by rank.
+    """Returns function(*arguments, tell, group) of each of `size` processes, by rank.
 
-    tell: is called in this process with what rank 0 tells.  failed: whether a result ends the others; it is then the only one.
+    tell: is called in this process with what rank 0 passes to its own.  failed: whether a result ends the others; it is then
+    the only one.
     The processes stay for the next call, until `close`.  Raises what the function raises, and BrokenExecutor, naming the rank,
     where a process dies.
     """
@@ -107,25 +108,25 @@ def together(
         if team is not None:
             _FREE.remove(team)
     team = team or Team(size, function.__module__)
-    found: list[Any] = []
+    results: list[Any] = []
     try:
-        found = team.run(cloudpickle.dumps((function, arguments)), tell, failed)
+        results = team.run(cloudpickle.dumps((function, arguments)), tell, failed)
     finally:
-        if len(found) == size:
+        if len(results) == size:
             _FREE.append(team)
         else:
             team.close()
-    return found
+    return results
 
 
 def close() -> None:
-    """Ends the processes that wait for a next call."""
+    """Ends the processes that wait for another call."""
     while _FREE:
         _FREE.pop().close()
 
 
 def _rank(rank: int, size: int, folder: str, pipe: Any, environment: dict[str, str]) -> None:
-    """The life of a rank: until its parent ends it, since others may still be waiting for it."""
+    """Runs a rank until its parent ends it, since others may still be waiting for it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for the parent
     os.environ.clear()
     os.environ.update(environment)
@@ -134,7 +135,7 @@ def _rank(rank: int, size: int, folder: str, pipe: Any, environment: dict[str, s
 
     def tell(*rest: Any) -> None:
         if rank == 0:
-            pipe.send((_TOLD, rest))
+            pipe.send((_PROGRESS, rest))
 
     while True:
         try:
@@ -148,7 +149,7 @@ def _rank(rank: int, size: int, folder: str, pipe: Any, environment: dict[str, s
 
 
 def end_with_parent() -> None:
-    """Ends this process when its parent has ended, however that was."""
+    """Ends this process when its parent has ended, for whatever reason."""
     parent = parent_process()
     if parent is not None:
         parent.join()

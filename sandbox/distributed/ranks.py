@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 class Lost(RuntimeError):
-    """A collective has failed, since a rank does not take part any more."""
+    """A collective has failed, since a rank no longer takes part."""
 
 
-ANSWER = datetime.timedelta(seconds=10)  # how long survivors wait for each other before they name who is missing
+ANSWER = datetime.timedelta(seconds=10)  # how long survivors wait for each other before they name the missing ranks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,51 +72,51 @@ class Ranks:
         number, totals = 0, None
         while True:
             try:
-                asked = next(step) if totals is None else step.send(totals)
+                request = next(step) if totals is None else step.send(totals)
             except StopIteration as end:
                 return end.value
             except Exception as error:
                 self._fail(number, error)
-            totals = self._exchange(number, asked)
+            totals = self._exchange(number, request)
             number += 1
 
     def gather(self, value: Any) -> list[Any]:
-        """The value of every rank."""
-        found: list[Any] = [None] * self.size
-        self._collective(lambda: dist.all_gather_object(found, value, self.group))
-        return found
+        """Returns the value of every rank."""
+        values: list[Any] = [None] * self.size
+        self._collective(lambda: dist.all_gather_object(values, value, self.group))
+        return values
 
     # -- a round -----------------------------------------------------------------------------------------------------
 
-    def _exchange(self, number: int, asked: Round) -> list[Tensor]:
+    def _exchange(self, number: int, request: Round) -> list[Tensor]:
         kinds: dict[Any, list[Pending]] = {(SUM, ()): []} if number == 0 else {}
-        for p in asked.pending:
+        for p in request.pending:
             kinds.setdefault((p.op, p.groups), []).append(p)
         lead = next((op for op in (SUM, MAX) if (op, ()) in kinds), None)
-        vectors = {key: _joined(some, self.device) for key, some in kinds.items()}
+        vectors = {key: _join(some, self.device) for key, some in kinds.items()}
         if number == len(self._expected):
             self._expected.append((lead, 0 if lead is None else len(vectors[lead, ()])))
         if lead is not None:
-            vectors[lead, ()] = self._agree(number, lead, vectors[lead, ()], asked)
+            vectors[lead, ()] = self._agree(number, lead, vectors[lead, ()], request)
         for (op, groups), vector in vectors.items():
             if (op, groups) != (lead, ()):
                 for group in groups or (self.group,):
                     self._all_reduce(vector, op, group)
-        found = {id(p): v for key, some in kinds.items() for p, v in zip(some, _apart(vectors[key], some), strict=True)}
-        return [found[id(p)] for p in asked.pending]
+        totals = {id(p): v for key, some in kinds.items() for p, v in zip(some, _split(vectors[key], some), strict=True)}
+        return [totals[id(p)] for p in request.pending]
 
-    def _agree(self, number: int, op: str, values: Tensor, asked: Round) -> Tensor:
-        """The values of all ranks together, from the first collective of a round; raises where the ranks differ."""
-        other = self._expected[number] != (op, len(values)) or (number == 0 and asked.plan != self._plan)
-        total, agreed = self._send(number, None if other else values, asked.numbers)
+    def _agree(self, number: int, op: str, values: Tensor, request: Round) -> Tensor:
+        """Returns the totals over all ranks from the first collective of a round; raises where the ranks differ."""
+        other = self._expected[number] != (op, len(values)) or (number == 0 and request.plan != self._plan)
+        total, agreed = self._send(number, None if other else values, request.numbers)
         if not agreed:
-            self._compare(number, asked.plan, asked.numbers, len(values))
-            self._plan, self._expected = asked.plan, [(op, len(values))]
-            total, _ = self._send(number, values, asked.numbers)
+            self._compare(number, request.plan, request.numbers, len(values))
+            self._plan, self._expected = request.plan, [(op, len(values))]
+            total, _ = self._send(number, values, request.numbers)
         return total
 
     def _send(self, number: int, values: Tensor | None, numbers: tuple[float, ...] = ()) -> tuple[Tensor, bool]:
-        """The values of all ranks together, and whether all of them are in the same step; None: this one is not."""
+        """Returns the totals over all ranks, and whether all of them are in the same step; values None: this one is not."""
         # whether Σ over n ranks of v, n Σ v² = (Σ v)²: only then all v are the same; exact, v < 2¹⁶ and n < 2¹⁰
         v, (op, length) = float(hash(numbers) & 0xFFFF), self._expected[number]
         head = [float(values is None), v, v * v] if number == 0 else [float(values is None)]
@@ -128,7 +128,7 @@ class Ranks:
         return vector[len(head) :], same
 
     def _fail(self, number: int, error: Exception) -> NoReturn:
-        """Tells the others, where they are known to wait for this round, and raises."""
+        """Informs the others, where they are known to wait for this round, and raises."""
         if number < len(self._expected) and self._expected[number][0] is not None:
             self._send(number, None)
             self._compare(number, None, (), 0, error)
@@ -167,7 +167,7 @@ class Ranks:
 
 
 def collective(run: Callable[[], Any], group: ProcessGroup, occasion: str) -> None:
-    """Calls what makes a collective.  Raises Lost, naming the ranks that are missing, where it fails."""
+    """Runs a collective.  Raises Lost, naming the ranks that are missing, where it fails."""
     try:
         run()
     except RuntimeError as error:
@@ -175,7 +175,7 @@ def collective(run: Callable[[], Any], group: ProcessGroup, occasion: str) -> No
 
 
 def missing(group: ProcessGroup, occasion: str) -> str:
-    """Which ranks do not answer when the others find that a collective of theirs has failed."""
+    """Says which ranks do not answer when the others find that a collective has failed."""
     mine, ranks = dist.get_rank(), dist.get_process_group_ranks(group)
     try:
         store = dist.PrefixStore(f"apollo_sandbox/{occasion}", private.store())
@@ -190,19 +190,19 @@ def missing(group: ProcessGroup, occasion: str) -> str:
     return "a collective failed although every rank takes part"
 
 
-def _joined(pending: Sequence[Pending], device: torch.device) -> Tensor:
+def _join(pending: Sequence[Pending], device: torch.device) -> Tensor:
     if not pending:
         return torch.zeros(0, dtype=torch.float64, device=device)
     return torch.cat([p.value.reshape(-1) for p in pending]).to(device, torch.float64)
 
 
-def _apart(vector: Tensor, pending: Sequence[Pending]) -> list[Tensor]:
+def _split(vector: Tensor, pending: Sequence[Pending]) -> list[Tensor]:
     parts = vector.split([p.value.numel() for p in pending]) if pending else ()
     return [part.view(p.value.shape).to(p.value.device) for part, p in zip(parts, pending, strict=True)]
 
 
 def _difference(one: Any, two: Any) -> str:
-    """The first place in which two plans differ."""
+    """Returns the first place in which two plans differ, as text."""
     pairs = [(a, b) for a, b in zip(one, two, strict=False) if a != b]
     here, there = pairs[0] if pairs else (f"{len(one)} cohorts", len(two))
     return f"{here} and {there} (group, tensors with a gradient)"
@@ -227,15 +227,15 @@ def lockstep(runs: Sequence[SumRequests[T]]) -> SumRequests[list[T]]:
     results: list[Any] = [None] * len(runs)
     answers: dict[int, list[Tensor] | None] = dict.fromkeys(range(len(runs)))
     while answers:
-        asked = {}
+        requests = {}
         for i, totals in answers.items():
             pending, result = advance(runs[i], totals)
             if pending:
-                asked[i] = pending
+                requests[i] = pending
             else:
                 results[i] = result
-        if not asked:
+        if not requests:
             break
-        found = iter((yield [p for pending in asked.values() for p in pending]))
-        answers = {i: [next(found) for _ in pending] for i, pending in asked.items()}
+        totals_in_order = iter((yield [p for pending in requests.values() for p in pending]))
+        answers = {i: [next(totals_in_order) for _ in pending] for i, pending in requests.items()}
     return results

@@ -25,9 +25,9 @@ def several(group: ProcessGroup | None = None) -> bool:
 
 
 def partitioning() -> ProcessGroup | None:
-    """The group over which a ZeroRedundancyOptimizer, which is making an optimizer just now, deals out its tensors.
+    """Returns the group over which a ZeroRedundancyOptimizer that is constructing an optimizer deals out its tensors.
 
-    It tells its local optimizers nothing of it, so its frame is looked for among the callers.
+    It does not pass the group to its local optimizers, so its frame is searched for among the callers.
     """
     module: Any = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     frame = sys._getframe(1) if module is not None else None
@@ -41,7 +41,7 @@ def partitioning() -> ProcessGroup | None:
 
 
 def average(tensors: list[Tensor | None], likes: list[Tensor], group: ProcessGroup) -> list[Tensor | None]:
-    """The mean of each tensor over the ranks, in one all_reduce a dtype; None only where every rank has None, else 0 there."""
+    """Averages each tensor over the ranks, in one all_reduce per dtype; None counts as 0, and stays where all ranks have it."""
     means: list[Tensor | None] = [None] * len(tensors)
     for kind in dict.fromkeys((like.dtype, like.device) for like in likes):
         places = [i for i, like in enumerate(likes) if (like.dtype, like.device) == kind]

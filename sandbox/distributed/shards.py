@@ -1,4 +1,4 @@
-"""Parameters of which each rank holds a part: DTensors, as fully_shard and parallelize_module make them.
+"""Parameters of which each rank holds a part: the DTensors of fully_shard and parallelize_module.
 
 Parameter groups and checkpoints hold DTensors.  Inside the optimizer there are local tensors only, and a `Part` says which part
 of its tensor one is.
@@ -59,7 +59,7 @@ def check_whole(tensors: Iterable[Any], what: str) -> None:
 
 
 def local_gradient(p: Any, g: Any) -> Tensor | None:
-    """This rank's part of p's gradient g; None where it lies in other places than p, see `exchanged`.
+    """Returns this rank's part of p's gradient g; None where it is placed otherwise than p, see `exchanged`.
 
     Raises TypeError where only one of them is a DTensor.
     """
@@ -73,12 +73,12 @@ def local_gradient(p: Any, g: Any) -> Tensor | None:
 
 
 def exchanged(p: Any, g: Any) -> Tensor:
-    """This rank's part of p's gradient g, brought to where p lies by a collective: Partial sums are added up."""
+    """Returns this rank's part of p's gradient g after a collective that places it as p: partial sums are added up."""
     return g.redistribute(placements=p.placements).to_local()
 
 
 def check(p: Any, name: str) -> None:
-    """Raises TypeError for parts of tensors that nothing is known about."""
+    """Raises TypeError for parts of tensors of unknown placement."""
     if is_flattened(p):
         raise TypeError(
             f"parameter {name} belongs to FullyShardedDataParallel, which flattens what it shards, so that no scope can be "
@@ -91,7 +91,7 @@ def check(p: Any, name: str) -> None:
 
 
 def part(p: Any, ranks: int, *, dealt: bool) -> Part:
-    """Which part of `p` this rank holds, where `ranks` of them make a step together.
+    """Returns which part of `p` this rank holds, where `ranks` of them make a step together.
 
     dealt: each rank has whole tensors of its own; else a plain tensor is a replica, as among DTensors.
     """
@@ -106,7 +106,7 @@ def part(p: Any, ranks: int, *, dealt: bool) -> Part:
 
 
 def scopes_of_one(part: Part, sums: Sums, tensor: Scope, within: Scope, name: str, ndim: int) -> tuple[Scope, Scope]:
-    """The scopes of a local tensor as they reach over all ranks: over tensors, and over the recipe's scope called `name`."""
+    """Returns the scopes of a local tensor over all ranks: over tensors, and over the recipe's scope called `name`."""
     over = Reduced(tensor, sums, part.count, part.weight) if part.split else tensor
     if name == "parameter":
         return over, over
@@ -116,7 +116,7 @@ def scopes_of_one(part: Part, sums: Sums, tensor: Scope, within: Scope, name: st
 
 
 def scopes_of_joined(parts: list[Part], sums: Sums, tensor: Scope, like: Tensor) -> tuple[Scope, Scope]:
-    """The scopes of several local tensors laid end to end, all of which share the recipe's scalars ("global")."""
+    """Returns the scopes of several local tensors laid end to end, all of which share the recipe's scalars ("global")."""
     weight = torch.tensor([p.weight for p in parts], dtype=like.dtype, device=like.device)
     count = torch.tensor([p.count for p in parts], dtype=like.dtype, device=like.device)
     over = Reduced(tensor, sums, count, weight)
@@ -127,7 +127,7 @@ def scopes_of_joined(parts: list[Part], sums: Sums, tensor: Scope, like: Tensor)
 
 
 def wrapped(recipe: Recipe, kind: str, p: Any, value: Tensor) -> Tensor:
-    """A state of this rank as a checkpoint holds it: a DTensor where ranks hold different parts of it."""
+    """Returns a state of this rank as a checkpoint holds it: a DTensor where ranks hold different parts of it."""
     shape = state_shape(recipe, kind, p)
     if not is_sharded(p) or not shape:
         return value
@@ -139,7 +139,7 @@ def wrapped(recipe: Recipe, kind: str, p: Any, value: Tensor) -> Tensor:
 
 
 def unwrapped(recipe: Recipe, kind: str, p: Any, saved: Any) -> Any:
-    """This rank's part of a state of a checkpoint, which may be whole or come from other placements."""
+    """Returns this rank's part of a state of a checkpoint, which may be whole or come from other placements."""
     if not isinstance(saved, Tensor) or tuple(saved.shape) != state_shape(recipe, kind, p):
         return saved
     if is_sharded(saved) and not is_sharded(p):
@@ -158,30 +158,30 @@ def unwrapped(recipe: Recipe, kind: str, p: Any, saved: Any) -> Any:
 
 
 def _placements(recipe: Recipe, kind: str, p: Any) -> list[Any]:
-    """p's placements; replicas where only axes are split that the state does not have."""
+    """Returns p's placements, with replicas where only axes are split that the state does not have."""
     from torch.distributed.tensor import Replicate
 
     long = kind == ELEMENT or (kind == SCOPE and shape_of(recipe.scope, p) == tuple(p.shape) and recipe.scope != "channel")
     long = long or p.ndim < 2
-    keep = [place.is_replicate() or long or place.dim % p.ndim == 0 for place in p.placements]
-    return [place if kept else Replicate() for place, kept in zip(p.placements, keep, strict=True)]
+    placed = [place.is_replicate() or long or place.dim % p.ndim == 0 for place in p.placements]
+    return [place if same else Replicate() for place, same in zip(p.placements, placed, strict=True)]
 
 
 def group_of(params: list[Any]) -> ProcessGroup | None:
-    """The ranks over which DTensors are spread; None without any.
+    """Returns the ranks over which DTensors are spread, None without any.
 
     Raises ValueError where they have several device meshes that are not parts of one with named dimensions.
     """
     meshes = {id(p.device_mesh): p.device_mesh for p in params if is_sharded(p)}
     if not meshes:
         return None
-    found = list(meshes.values())
-    mesh = found[0]
-    if any(other != mesh for other in found):
-        roots = [root_mesh(m) for m in found]
-        used = {name for m in found for name in m.mesh_dim_names or ()}
+    distinct = list(meshes.values())
+    mesh = distinct[0]
+    if any(other != mesh for other in distinct):
+        roots = [root_mesh(m) for m in distinct]
+        used = {name for m in distinct for name in m.mesh_dim_names or ()}
         names = tuple(name for name in roots[0].mesh_dim_names or () if name in used)
-        if any(root != roots[0] for root in roots) or not all(m.mesh_dim_names for m in found) or set(names) != used:
+        if any(root != roots[0] for root in roots) or not all(m.mesh_dim_names for m in distinct) or set(names) != used:
             raise ValueError(
                 "the parameters lie on several device meshes that are not parts of one with named dimensions; say which ranks "
                 "make a step together: Optimizer(…, process_group=group)"
@@ -194,7 +194,7 @@ _GROUPS: dict[tuple[int, ...], ProcessGroup | None] = {}
 
 
 def _group(ranks: tuple[int, ...]) -> ProcessGroup | None:
-    """The process group of these ranks; made once."""
+    """Returns the process group of these ranks, which is made once."""
     import torch.distributed as dist
 
     if len(ranks) == dist.get_world_size():

@@ -1,9 +1,9 @@
 """Sums over a scope whose coordinates lie on several ranks.
 
-A block asks its scope for sums one at a time, and each would cost a collective.  Here a sum is only noted: its result can be
-handed on, and the first operation that needs its value suspends the step (`Suspended`).  When every tensor is suspended or
-done, all noted sums are exchanged at once, and the suspended tensors begin again with the values known.  The kernel is pure,
-so what is computed twice is the same twice, and blocks know nothing of it.
+A block asks its scope for sums one at a time, and each would cost a collective.  Here a sum is only recorded: its result can be
+passed on, and the first operation that needs its value suspends the step (`Suspended`).  When every tensor is suspended or
+done, all recorded sums are exchanged at once, and the suspended tensors start again with their values.  The kernel is pure,
+so what is computed twice is the same twice, and blocks need not know.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _METADATA = {getattr(Tensor, name).__get__ for name in ("shape", "dtype", "devic
 class Pending:
     """This rank's part of a sum or maximum.  groups: over which ranks it goes, one group after another; none: all of them.
 
-    check: it is asked for only because it is finite where the gradients are.
+    check: whether its only use is that it is finite where the gradients are.
     """
 
     value: Tensor
@@ -36,20 +36,20 @@ class Pending:
 
 
 class Suspended(Exception):
-    """A step needs the value of a sum that has not been exchanged yet."""
+    """A step needs a sum that has not been exchanged yet."""
 
 
 class Deferred(Tensor):
-    """Stands for a sum that is not known yet: it has a shape, and every use of its value suspends the step."""
+    """A placeholder for a sum that has not been exchanged: it has a shape, and every use of its value suspends the step."""
 
     @staticmethod
     def __new__(cls, like: Tensor) -> Deferred:
-        """One of the shape, dtype and device of `like`."""
+        """Returns a placeholder of the shape, dtype and device of `like`."""
         return private.without_data(cls, like)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Suspends the step, unless only shape or dtype is asked for."""
+        """Suspends the step, unless only metadata such as shape or dtype is read."""
         if func in _METADATA:
             with private.without_override():
                 return func(*args)
@@ -57,29 +57,29 @@ class Deferred(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Nothing reaches a deferred sum on another way."""
+        """Suspends the step where an operator reaches the placeholder in another way."""
         raise Suspended
 
 
 class Sums:
-    """The sums of one leaf's step, in the order in which blocks ask for them: those known, and those waiting."""
+    """The sums of one leaf's step, in the order in which blocks ask for them: those exchanged, and those waiting."""
 
     def __init__(self) -> None:
-        self.known: list[Tensor] = []
+        self.exchanged: list[Tensor] = []
         self.waiting: list[Pending] = []
-        self._asked = 0
+        self._count = 0
 
     def defer(self, pending: Pending, finish: Callable[[Tensor], Tensor] = lambda total: total) -> Tensor:
-        """`finish` of the sum over all ranks, or what stands for it."""
-        place, self._asked = self._asked, self._asked + 1
-        if place < len(self.known):
-            return finish(self.known[place])
+        """Returns `finish` of the sum over all ranks, or a placeholder."""
+        place, self._count = self._count, self._count + 1
+        if place < len(self.exchanged):
+            return finish(self.exchanged[place])
         self.waiting.append(pending)
         return Deferred(finish(pending.value))
 
     def attempt(self, run: Callable[[], Any]) -> Any:
-        """What `run` gives, None while it waits for sums."""
-        self._asked, self.waiting = 0, []
+        """Returns what `run` returns, None while it waits for sums."""
+        self._count, self.waiting = 0, []
         try:
             result = run()
         except Suspended:
@@ -87,8 +87,8 @@ class Sums:
         return None if self.waiting else result
 
     def receive(self, totals: Sequence[Tensor]) -> None:
-        """The values of those waiting, for the next attempt."""
-        self.known += [total.to(p.value.dtype) for total, p in zip(totals, self.waiting, strict=True)]
+        """Takes the totals of the sums that are waiting, for the next attempt."""
+        self.exchanged += [total.to(p.value.dtype) for total, p in zip(totals, self.waiting, strict=True)]
 
 
 class Reduced:
@@ -96,7 +96,7 @@ class Reduced:
 
     count: coordinates of each scope on all ranks together, for means.
     weight: of this rank's sums; 1/(number of ranks that hold the same coordinates).
-    joint: one number for all of inner's scopes together, kept once for each.
+    joint: one number for all of inner's scopes together, of which each has a copy.
     """
 
     def __init__(
@@ -112,25 +112,25 @@ class Reduced:
         self.inner, self.sums, self.count, self.weight, self.groups, self.joint = inner, sums, count, weight, groups, joint
 
     def sum(self, x: Tensor) -> Tensor:
-        """Σ x over all ranks."""
+        """Computes Σ x over all ranks."""
         return self._total(x, 1.0)
 
     def mean(self, x: Tensor) -> Tensor:
-        """Σ x / Σ 1 over all ranks."""
+        """Computes Σ x / Σ 1 over all ranks."""
         return self._total(x, self.count)
 
     def _total(self, x: Tensor, divisor: float | Tensor) -> Tensor:
-        mine = self.inner.sum(x)
-        shape, mine = mine.shape, mine * self.weight
-        mine = mine.sum() if self.joint else mine
-        return self.sums.defer(Pending(mine, SUM, self.groups), lambda total: (total / divisor).expand(shape))
+        part = self.inner.sum(x)
+        shape, part = part.shape, part * self.weight
+        part = part.sum() if self.joint else part
+        return self.sums.defer(Pending(part, SUM, self.groups), lambda total: (total / divisor).expand(shape))
 
     def amax(self, x: Tensor) -> Tensor:
-        """max x over all ranks, for x ≥ 0."""
-        mine = self.inner.amax(x)
-        shape, mine = mine.shape, mine.amax() if self.joint else mine
-        return self.sums.defer(Pending(mine, MAX, self.groups), lambda total: total.expand(shape))
+        """Computes max x over all ranks, for x ≥ 0."""
+        part = self.inner.amax(x)
+        shape, part = part.shape, part.amax() if self.joint else part
+        return self.sums.defer(Pending(part, MAX, self.groups), lambda total: total.expand(shape))
 
     def spread(self, s: Tensor) -> Tensor:
-        """One number per scope -> something that broadcasts over the coordinates."""
+        """Turns one number per scope into something that broadcasts over the coordinates."""
         return self.inner.spread(s)

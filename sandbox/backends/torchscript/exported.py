@@ -8,7 +8,7 @@ numbers: `exported.numbers(recipe, t, lr)`, a float64 vector: a zero in place of
 hyperparameters in the order of `recipe.hyperparameters()`, t (from 1), η_t, and at the end the last rate and the `recalled`
 hyperparameters of the last step, which a step replaces by its own.  A recipe that needs ‖g‖₂ over all tensors takes it after
 g, with shape (1,); then come its inputs, in the order of `analysis.inputs`.  State: in the order of `analysis.state_kinds`;
-those of one number a tensor have shape (1,).
+those with one number per tensor have shape (1,).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sandbox.recipe.pure import state_dtype
 
 
 def numbers(recipe: Recipe, t: float, lr: float, last: torch.Tensor | None = None) -> torch.Tensor:
-    """The first input of an exported step.  last: the end of the one of the step before, `numbers[-k:]`; None at first."""
+    """Returns the first input of an exported step.  last: the end of the one before, `numbers[-k:]`; None at first."""
     names = ("lr", *recipe.analysis.recalled)
     given = dict(zip(names, last.tolist(), strict=True)) if last is not None else pure.first_numbers(recipe)
     values, _ = graph.numbers_of(recipe, float(t), lr, given, evaluated=False)
@@ -33,7 +33,7 @@ def numbers(recipe: Recipe, t: float, lr: float, last: torch.Tensor | None = Non
 
 
 def export(recipe: str | Recipe, dtype: torch.dtype = torch.float32) -> Any:
-    """The exported step of one tensor as a vector.  Raises ValueError for scope "global" and "channel".
+    """Exports the step of one tensor as a vector.  Raises ValueError for scope "global" and "channel".
 
     recipe: as for `sandbox.Optimizer`.
     """

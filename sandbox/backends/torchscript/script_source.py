@@ -1,4 +1,4 @@
-"""The text of a script's program around the graph: written out for a recipe's states, it lays tensors out and counts steps."""
+"""The source of a script around the graph: written out for a recipe's states, it lays tensors out and counts steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sandbox.recipe.pure import state_dtype
 
 
 def source(recipe: Recipe, dtype: torch.dtype) -> str:
-    """The program around the graph, in TorchScript."""
+    """Returns the program around the graph, in TorchScript."""
     kinds, wide = recipe.analysis.state_kinds, str(state_dtype(dtype))
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
     count = len(recipe.analysis.host_names) - 1  # at the end of `numbers`, after t and η
@@ -25,9 +25,9 @@ def source(recipe: Recipe, dtype: torch.dtype) -> str:
     shape = {ELEMENT: "p.size()", SCOPE: _scope_shape(recipe.scope), ROWS: "[m, 1]", COLUMNS: "[1, n]"}
     size = {LEFT: "m", RIGHT: "n", SQUARE: "p.numel()"}
     for name, kind in kinds.items():
-        made = f"torch.eye({size[kind]}" if kind in size else f"torch.ones({shape.get(kind, '[]')}"
+        maker = f"torch.eye({size[kind]}" if kind in size else f"torch.ones({shape.get(kind, '[]')}"
         value = float(initial.get(name, 0.0))
-        makes += f"        s[{name!r}] = {value!r} * {made}, dtype={wide}, device=p.device)\n"
+        makes += f"        s[{name!r}] = {value!r} * {maker}, dtype={wide}, device=p.device)\n"
     few = "p.dim() < 2" + ("" if recipe.basis.limit is None else f" or max(m, n) > {recipe.basis.limit}")
     refuses = (
         f'        if {few}:\n            raise ValueError("this script takes matrices alone")\n'
@@ -87,7 +87,7 @@ def step(self, params: List[Tensor], grads: List[Optional[Tensor]], state: List[
 
 
 def _cohorts(recipe: Recipe, norm: str, given: str) -> str:
-    """Who steps together: all at once where each is on its own, else those of one step count and one last rate."""
+    """Chooses which tensors step together: all where each is a scope, else those of one step count and one last rate."""
     if recipe.scope != "global":
         return f"    self.update(live_params, live_grads, live_state, lr, self.numbers{norm}{given})\n"
     parts = ["params", "grads", "state", *recipe.analysis.inputs]
@@ -115,7 +115,7 @@ def _scope_shape(name: str) -> str:
 
 
 def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
-    """The loop over tensors that are leaves of their own; one that is not contiguous is copied back."""
+    """Writes the loop over tensors that are leaves of their own; one that is not contiguous is copied back."""
 
     def call(kind: str, indent: str) -> str:
         rows = "{0}.reshape({0}.size(0) if {0}.dim() > 0 else 1, -1)"
@@ -147,7 +147,7 @@ def _each(recipe: Recipe, kinds: dict[str, str]) -> str:
 
 
 def _joint(recipe: Recipe, kinds: dict[str, str], wide: str) -> str:
-    """All tensors end to end, each an owner of as many rows as it has entries; an empty owner keeps the sizes above one."""
+    """Joins all tensors, each the owner of as many rows as it has entries; an empty owner keeps the sizes above one."""
     lines = [
         "numbers = self.numbers_at(state[0], lr, hyper)",
         "lengths = torch.tensor([p.numel() for p in params], dtype=torch.int64, device=params[0].device)",

@@ -7,7 +7,7 @@
     program.step(params, grads, state, 0.01)         # in place; grads may hold None
 
 The graph of `tracing.graph`, overloads stripped, becomes a script; around it goes the program of `script_source`.
-TorchScript is deprecated in torch: these two files are all that know of it.
+TorchScript is deprecated in torch: only these two files use it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PROGRAMS: dict[Any, Any] = {}  # for the process; made under `graph.LOCK`, and 
 
 
 def program(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Any:
-    """The script of a recipe for parameters of `dtype`: a torch.jit.ScriptModule with `init`, `step` and `numbers`.
+    """Returns the script of a recipe for parameters of `dtype`: a torch.jit.ScriptModule with `init`, `step` and `numbers`.
 
     Raises ValueError, with the reason, for a recipe that cannot be scripted.
     """
@@ -73,7 +73,7 @@ def script(recipe: str | Recipe, path: str | Path, dtype: torch.dtype = torch.fl
 
 
 def _without_overloads(traced: GraphModule) -> GraphModule:
-    """TorchScript resolves overloads itself, and knows a size by another name."""
+    """Strips overloads, which TorchScript resolves itself, and renames sizes as it knows them."""
     for node in traced.graph.nodes:
         if node.target is torch.ops.aten.sym_size.int:
             node.target = torch.ops.aten.size
@@ -84,7 +84,7 @@ def _without_overloads(traced: GraphModule) -> GraphModule:
 
 
 def _ignore_deprecation() -> None:
-    """TorchScript's own deprecation, in the words of several versions of torch, and of annotations in torch's classes."""
+    """Ignores the deprecation of TorchScript, in the words of several versions of torch, and of annotations in its classes."""
     for start in ("torch.jit", "`torch.jit", "TorchScript"):
         warnings.filterwarnings("ignore", message=start, category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -102,7 +102,7 @@ class Scripted:
         return totals(step.grads) if check else []
 
     def step(self, cohort: Cohort, step: Step) -> None:
-        """One step of the cohort, by the script of each dtype and device in it."""
+        """Makes one step of the cohort, by the script of each dtype and device in it."""
         values, structure = _numbers(step.recipe)
         numbers = torch.tensor(values, dtype=torch.float64, device="cpu")
         groups: dict[Any, list[int]] = {}
@@ -124,6 +124,6 @@ class Scripted:
 
 
 def _numbers(recipe: Recipe) -> tuple[list[float], Any]:
-    """The hyperparameters as a script takes them (its own t, rates and last numbers come from the states), and their tree."""
+    """Returns the hyperparameters as a script takes them, and their tree; t, rates and last numbers come from its states."""
     values, structure = graph.numbers_of(recipe, 1.0, 0.0, pure.first_numbers(recipe), evaluated=False)
     return [float(value) for value in values], structure

@@ -3,7 +3,7 @@
 A step looks over whole scopes a few times (the weak secant's dᵀy, dᵀBd and ‖d‖₄⁴, a floor's maximum); all else it does
 coordinate by coordinate.  A graph traced with `marked=True` (`graph.trace`) names each such sum or maximum:
 
-    reduced(x, op, over)      x: local sums, one number a scope, over the coordinates that this graph has seen
+    reduced(x, op, over)      x: local sums, one number per scope, over the coordinates that this graph has seen
                               op: "sum" or "max";  over: "scope" (the recipe's) or "tensor"
 
 On one machine, with all coordinates in one graph, `reduced` is the identity.  Where coordinates lie on several machines or in
@@ -11,8 +11,8 @@ several pieces, a number stands for the whole scope only after the others' share
 
     sums: list[Tensor] = []
     for phase in cut(traced):
-        found = phase.graph(*inputs, *sums)                # writes nothing, except the last phase, which returns nothing
-        for kind, x in zip(phase.reductions, found):       # complete them: all_reduce by kind.op, or add pieces up
+        outputs = phase.graph(*inputs, *sums)              # writes nothing, except the last phase, which returns nothing
+        for kind, x in zip(phase.reductions, outputs):     # complete them: all_reduce by kind.op, or add pieces up
             sums.append(complete(x, kind))
 
 Contract.  Every phase takes all inputs of the traced graph in their order, then the completed sums of all phases before it.
@@ -36,7 +36,7 @@ CHECK = "check"  # see `checking`
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """How a local sum becomes one of its whole scope.  op: "sum" or "max".  over: "scope", "tensor" or CHECK."""
+    """How a local sum becomes that of its whole scope.  op: "sum" or "max".  over: "scope", "tensor" or CHECK."""
 
     op: str
     over: str
@@ -51,7 +51,7 @@ class Phase:
 
 
 def cut(traced: GraphModule) -> list[Phase]:
-    """The phases of a traced graph; a single one, the graph itself, where it looks over no scope."""
+    """Returns the phases of a traced graph; a single one, the graph itself, where it looks over no scope."""
     levels = _levels(traced.graph)
     marks = [node for node in traced.graph.nodes if node.target is REDUCED]
     last = max((levels[mark] for mark in marks), default=0)
@@ -66,8 +66,10 @@ def cut(traced: GraphModule) -> list[Phase]:
 
 
 def checking(phases: list[Phase], place: int) -> list[Phase]:
-    """The phases, the first of which also sums up input number `place`: finite only if all its entries are, and for less than
-    one more pass over memory.  Its last output, over "check", which no later phase takes.  A single phase stays as it is.
+    """Makes the first phase also sum up input number `place`, in less than one more pass over memory.
+
+    The sum is finite only if all entries are.  It is the last output, over "check", and no later phase takes it.  A single
+    phase stays as it is.
     """
     first, *others = phases
     if not others:
@@ -85,7 +87,7 @@ def checking(phases: list[Phase], place: int) -> list[Phase]:
 
 
 def _levels(graph: Graph) -> dict[Node, int]:
-    """How many reductions lie, one after another, on the way to each node, itself included."""
+    """Returns how many reductions lie, one after another, on the way to each node, itself included."""
     levels: dict[Node, int] = {}
     for node in graph.nodes:
         before = max((levels[n] for n in node.all_input_nodes), default=0)
@@ -94,22 +96,22 @@ def _levels(graph: Graph) -> dict[Node, int]:
 
 
 def _part(traced: GraphModule, done: list[Node], outputs: list[Node] | None) -> GraphModule:
-    """The part of a graph that gives `outputs`, with the reductions in `done` as further inputs; None: what the graph does."""
+    """Returns the part of a graph that gives `outputs` (None: what it writes), with the reductions in `done` as inputs."""
     nodes = list(traced.graph.nodes)
     needed = {n for n in nodes if n.op == "output" or _writes(n)} if outputs is None else set(outputs)
     for node in reversed(nodes):
         if node in needed and node not in done:
             needed.update(node.all_input_nodes)
     graph = Graph()
-    made: dict[Node, Node] = {}
+    copies: dict[Node, Node] = {}
     for node in [*(n for n in nodes if n.op == "placeholder"), *done]:
-        made[node] = graph.placeholder(node.name)
-        made[node].meta = dict(node.meta)
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
     for node in nodes:
-        if node in needed and node not in made:
-            made[node] = graph.node_copy(node, made.__getitem__)
+        if node in needed and node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
     if outputs is not None:
-        graph.output(tuple(made[n] for n in outputs))
+        graph.output(tuple(copies[n] for n in outputs))
     return GraphModule(traced, graph)
 
 
@@ -118,7 +120,7 @@ def _writes(node: Node) -> bool:
 
 
 def complete(traced: GraphModule, over: str) -> None:
-    """Takes away the marks over "scope" or "tensor": each of these is in one piece."""
+    """Removes the marks over "scope" or "tensor", where each of these is in one piece."""
     for node in list(traced.graph.nodes):
         if node.target is REDUCED and node.args[2] == over:
             node.replace_all_uses_with(node.args[0])

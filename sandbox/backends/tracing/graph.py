@@ -29,7 +29,7 @@ LOCK = threading.RLock()
 
 
 class NoGraph(ValueError):
-    """A recipe that no graph computes: some block chooses by values, or does not act coordinate by coordinate."""
+    """No graph computes a recipe: some block chooses by values, or does not act coordinate by coordinate."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Sizes:
     rest: int = 36
 
     def times(self, scale: int) -> Sizes:
-        """These, the long ones multiplied (Inductor parallelises by what it first sees)."""
+        """Returns these sizes with the long ones multiplied (Inductor parallelises by what it first sees)."""
         long = {name: getattr(self, name) * scale for name in ("rows", "length", "channels")}
         return dataclasses.replace(self, **long)
 
 
-# And others, to record with: so large that a block which chooses by size takes another way.
+# A second set to record with, so large that a block which chooses by size takes another way.
 OTHER = Sizes(rows=3000, owners=6, scopes=9, length=300_007, channels=7001, rest=44)
 
 
@@ -66,21 +66,21 @@ class Signature:
     dtype: torch.dtype
     device: str
     evaluated: bool  # numbers come from `kernel.evaluate` on the host; else the graph evaluates them
-    stored: torch.dtype | None = None  # of states of one number a coordinate, rounded at random; None: `dtype`
+    stored: torch.dtype | None = None  # of states with one number per coordinate, rounded at random; None: `dtype`
 
     @property
     def place_of_theta(self) -> int:
-        """Of θ among the graph's inputs, after numbers and rows (see `trace`); the gradient follows."""
+        """The place of θ among the graph's inputs, after numbers and rows (see `trace`); the gradient follows."""
         return 7 if self.kind == "arena" else 1
 
     @property
     def row(self) -> int:
-        """Entries of a row, as `layout.counter` takes them."""
+        """The length of a row, as `layout.counter` takes it."""
         return self.width if self.kind == "arena" else layout.WIDTH
 
 
 def numbers_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any], *, evaluated: bool) -> tuple[list[Any], Any]:
-    """All that a step needs of t and hyperparameters, in a fixed order, and the tree whose leaves they are.
+    """Returns all that a step needs of t and hyperparameters, in a fixed order, and the tree whose leaves they are.
 
     Where the graph evaluates them itself they end with t, η_t and `last`; there the graph writes the next step's `last`.
     """
@@ -91,11 +91,13 @@ def numbers_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any], *, eval
 
 
 def values_of(recipe: Recipe, t: Any, lr: Any, last: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
-    """The evaluated numbers of `numbers_of` alone, for a recipe whose structure is known: a third of the time; and the
-    coefficients' names and what is due, which may change."""
+    """Returns the evaluated numbers of `numbers_of`, and the coefficients' names and what is due, which may change.
+
+    For a recipe whose structure is known this takes a third of the time.
+    """
     p = kernel.evaluate(recipe, t, lr, last)
-    own = [value for coefficients in p.coefficients.values() for value in coefficients.values()]
-    values = [*p.recipe.leaves, *own, p.t, p.lr, *p.last.values(), p.a]
+    values = [value for coefficients in p.coefficients.values() for value in coefficients.values()]
+    values = [*p.recipe.leaves, *values, p.t, p.lr, *p.last.values(), p.a]
     names = [name for coefficients in p.coefficients.values() for name in coefficients]
     return values, names + [f"{path} due {due}" for path, due in p.due.items()]
 
@@ -133,21 +135,21 @@ def trace(
 
 
 def recorded(recipe: Recipe, signature: Signature) -> GraphModule:
-    """The graph of the same step, by `sandbox.backends.tracing.record`, marked, with each arena's row sums as one operator.
+    """Records the same step by `sandbox.backends.tracing.record`, marked, with the sums of an arena's rows as one operator.
 
     Raises NoGraph.
     """
     step = _step(recipe, signature, torch.ops.apollo_sandbox.hold, opaque=True, marked=True, rowwise=True)
     try:
-        made = record(step, example(recipe, signature), example(recipe, signature, OTHER))
+        graph = record(step, example(recipe, signature), example(recipe, signature, OTHER))
     except Exception as error:
         raise no_graph(recipe, error) from error
-    _write_back(recipe, signature, made)
-    return made
+    _write_back(recipe, signature, graph)
+    return graph
 
 
 def no_graph(recipe: Recipe, error: Exception) -> NoGraph:
-    """The error about a recipe whose step cannot be traced."""
+    """Returns the error for a recipe whose step cannot be traced."""
     hint, message = "", str(error)
     if any(words in message for words in ("data-dependent", "Boolean value", "item()", "numpy", "tolist")):
         hint = "\nA block must not choose by the values of numbers or tensors; torch.where does"
@@ -158,7 +160,7 @@ def no_graph(recipe: Recipe, error: Exception) -> NoGraph:
 
 
 def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor], **form: bool) -> Callable[..., list[Tensor]]:
-    """What is traced: (numbers, *rows, theta, g, *norm, *inputs, *places, *state) -> [*new state, new theta].
+    """Returns what is traced: (numbers, *rows, theta, g, *norm, *inputs, *places, *state) -> [*new state, new theta].
 
     copy: of what is written elsewhere before it is read; Inductor takes a clone for nothing, an operator of ours it must leave.
     form: of `layout.scopes`.
@@ -191,7 +193,7 @@ def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor]
 
 
 def check_one_step(recipe: Recipe) -> None:
-    """Raises ValueError for a recipe of two, and for one that takes factors of layers."""
+    """Raises ValueError for a recipe that has another one for vectors, and for one that takes factors of layers."""
     if recipe.vectors is not None:
         raise ValueError(
             f"recipe {recipe.name!r} has another step for tensors with fewer than two axes: one program cannot be both; take "
@@ -208,11 +210,11 @@ def _check_sizes(recipe: Recipe, traced: GraphModule, signature: Signature) -> N
     """Raises ValueError where tracing has taken a size for granted that neither the numbers nor the layout fix."""
     first, *rest = [n.meta["val"] for n in traced.graph.nodes if n.op == "placeholder"]
     guards = [str(guard.expr) for guard in first.fake_mode.shape_env.guards]
-    known = [rf"Eq\(\w+, {signature.structure.num_leaves}\)"]
+    expected = [rf"Eq\(\w+, {signature.structure.num_leaves}\)"]
     if signature.kind in ("tall", "wide"):
         m, n = rest[0].shape
-        known += [f"{m} <= {n}", f"{n} >= {m}"] if signature.kind == "wide" else [f"{m} > {n}", f"{n} < {m}"]
-    taken = [guard for guard in guards if not re.fullmatch("|".join(known), guard)]
+        expected += [f"{m} <= {n}", f"{n} >= {m}"] if signature.kind == "wide" else [f"{m} > {n}", f"{n} < {m}"]
+    taken = [guard for guard in guards if not re.fullmatch("|".join(expected), guard)]
     if taken:
         raise NoGraph(
             f"recipe {recipe.name!r} has no graph for all sizes: some block asks for a size ({taken[0]} was taken for granted)"
@@ -234,7 +236,7 @@ def _write_back(recipe: Recipe, signature: Signature, traced: GraphModule) -> No
 
 
 def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) -> list[Tensor]:
-    """Inputs of a graph, of made-up sizes."""
+    """Returns inputs of a graph, of made-up sizes."""
     sizes = sizes or Sizes()
     device, kind = torch.device(signature.device), signature.kind
     joint = signature.scope == "global"
@@ -277,12 +279,12 @@ def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) ->
     if signature.stored:
         first = torch.zeros(length if kind == "arena" else 1, dtype=torch.int32, device=device)
         inputs += [torch.zeros(1, dtype=torch.int32, device=device), first, layout.columns(signature.row, device)]
-    kept = [(k, rounding.dtype_of(k, signature.dtype, signature.stored)) for k in kinds.values()]
-    return inputs + [filled(shapes[k], dtype) for k, dtype in kept]
+    dtypes = [(k, rounding.dtype_of(k, signature.dtype, signature.stored)) for k in kinds.values()]
+    return inputs + [filled(shapes[k], dtype) for k, dtype in dtypes]
 
 
 def write_step_only(graph: GraphModule) -> bool:
-    """Where θ is used for nothing but the final θ - ηd, makes the graph write ηd in θ's place; says whether it did.
+    """Where θ is used for nothing but the final θ - ηd, makes the graph write ηd in θ's place; returns whether it did.
 
     So θ need not be gathered into an arena: the step is taken off the parameters where they are.
     """

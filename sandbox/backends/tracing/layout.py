@@ -86,7 +86,7 @@ class Rows:
 
 
 class Arena:
-    """The scope of an arena: one number an owner.  `joint`: all owners share it, and it is kept once for each.
+    """The scope of an arena, with one number per owner.  `joint`: all owners share it, and each has a copy.
 
     opaque, rowwise: see `scopes`.
     """
@@ -112,21 +112,21 @@ class Arena:
         return torch.segment_reduce(x, reduce, lengths=self.rows.lengths, unsafe=True)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum over each owner."""
+        """Sums over each owner."""
         parts = self._each_row(x, "sum")
         if self.joint:
             return parts.sum().expand(self.rows.lengths.shape)
         return self._segments(parts, "sum")
 
     def amax(self, x: Tensor) -> Tensor:
-        """Largest entry ≥ 0 over each owner."""
+        """Returns the largest entry ≥ 0 of each owner."""
         parts = self._each_row(x, "max")
         if self.joint:
             return parts.amax().expand(self.rows.lengths.shape)
         return self._segments(parts, "max")
 
     def mean(self, x: Tensor) -> Tensor:
-        """Mean over each owner."""
+        """Averages over each owner."""
         valid = self.rows.valid.to(x.dtype)
         count = valid.sum().expand(self.rows.lengths.shape) if self.joint else self._segments(valid, "sum")
         return self.sum(x) / count
@@ -153,17 +153,17 @@ class HeldChannels(scope.Channel):
 
 
 class Marked:
-    """Another scope whose sums and maxima are named in the graph, so that it can be cut there; see `cut`."""
+    """A scope whose sums and maxima are named in the graph, so that it can be cut there; see `cut`."""
 
     def __init__(self, inner: scope.Scope, over: str) -> None:
         self.inner, self.over = inner, over
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum over each scope, complete once the reduction is."""
+        """Sums over each scope; complete once the reduction is."""
         return torch.ops.apollo_sandbox.reduced(self.inner.sum(x), "sum", self.over)
 
     def amax(self, x: Tensor) -> Tensor:
-        """Largest entry ≥ 0 over each scope, complete once the reduction is."""
+        """Returns the largest entry ≥ 0 of each scope; complete once the reduction is."""
         return torch.ops.apollo_sandbox.reduced(self.inner.amax(x), "max", self.over)
 
     def mean(self, x: Tensor) -> Tensor:
@@ -171,12 +171,12 @@ class Marked:
         return self.sum(x) / self.sum(torch.ones_like(x))
 
     def spread(self, s: Tensor) -> Tensor:
-        """As the scope inside."""
+        """Spreads as the scope inside does."""
         return self.inner.spread(s)
 
 
 def kind_of(recipe: Recipe, p: Tensor) -> str:
-    """The layout in which a tensor is a leaf of its own."""
+    """Returns the layout in which a tensor is a leaf of its own."""
     if recipe.analysis.matrix:
         m, n = scope.matrix(p)
         return "tall" if m > n else "wide"
@@ -184,16 +184,18 @@ def kind_of(recipe: Recipe, p: Tensor) -> str:
 
 
 def flatten(kind: str, x: Tensor) -> Tensor:
-    """`x` (contiguous) in the layout `kind`, without a copy."""
+    """Returns `x` (contiguous) in the layout `kind`, without a copy."""
     return x.view(-1) if kind == "whole" else x.view(x.shape[0] if x.ndim else 1, -1)
 
 
 def scopes(
     kind: str, name: str, rows: tuple[Rows, Rows] | None, *, opaque: bool, marked: bool = False, rowwise: bool = False
 ) -> tuple[scope.Scope, scope.Scope]:
-    """(over tensors, over the recipe's scope) for a leaf of layout `kind`; rows: of tensors and of scopes, for an arena.
+    """Returns the scopes (over tensors, over the recipe's scope) of a leaf of layout `kind`.
 
-    opaque: what is kept once a scope reaches the coordinates by operators of ours.  marked: name every sum and maximum over
+    rows: of tensors and of scopes, for an arena.
+
+    opaque: numbers of scopes reach the coordinates by operators of ours.  marked: name every sum and maximum over
     more than one coordinate in the graph.  rowwise: sum an arena's rows, without their padding, by one operator.
     """
     if rows is not None:
@@ -211,7 +213,7 @@ def scopes(
 
 
 def counter(kind: str, like: Tensor, key: Tensor, first: Tensor, column: Tensor) -> Tensor:
-    """key + the place of each entry of `like` in its tensor, for `rounding.round_states`.
+    """Returns key + the place of each entry of `like` in its tensor, for `rounding.round_states`.
 
     key: (1,), of the step.  first: (rows,), places of the first entries of an arena's rows, or (1,), that of a leaf of its own.
     column: (1, width), the places in a row.
@@ -221,14 +223,14 @@ def counter(kind: str, like: Tensor, key: Tensor, first: Tensor, column: Tensor)
 
 
 def fill_places(start: int, out: Tensor) -> None:
-    """The operator `places` for a piece of a leaf that begins at entry `start`."""
+    """Computes the operator `places` for a piece of a leaf that begins at entry `start`."""
     torch.arange(out.numel(), out=out.view(-1))
     if start:
         out.add_(rounding.signed(start))
 
 
 def first_places(rows: Rows, firsts: Sequence[int], width: int) -> Tensor:
-    """The place in its tensor of the first entry of each row; firsts: of each owner's first entry."""
+    """Returns the place in its tensor of the first entry of each row; firsts: of each owner's first entry."""
     lengths, device = rows.lengths, rows.owner.device
     begin = torch.tensor([*firsts, *[0] * (len(lengths) - len(firsts))], device=device)
     row = torch.arange(len(rows.owner), device=device) - (lengths.cumsum(0) - lengths)[rows.owner]
@@ -236,17 +238,17 @@ def first_places(rows: Rows, firsts: Sequence[int], width: int) -> Tensor:
 
 
 def columns(width: int, device: torch.device) -> Tensor:
-    """The places in a row, (1, width)."""
+    """Returns the places in a row, (1, width)."""
     return torch.arange(width, dtype=torch.int32, device=device)[None]
 
 
 def channel_sizes(p: Tensor) -> list[int]:
-    """Entries of each channel of a tensor."""
+    """Returns the number of entries of each channel of a tensor."""
     return [p.numel() // p.shape[0]] * p.shape[0] if p.ndim > 1 else [1] * p.numel()
 
 
 def rows_of(sizes: Sequence[int], width: int, device: torch.device) -> Rows:
-    """The rows of owners of the given sizes, laid one after another; an empty one has a row of padding."""
+    """Lays owners of the given sizes one after another in rows; an empty one has a row of padding."""
     count = [max(-(-size // width), 1) for size in sizes]
     valid = torch.cat([torch.full((n,), width, dtype=torch.int32) for n in count])
     ends = torch.tensor(count).cumsum(0) - 1
@@ -257,7 +259,7 @@ def rows_of(sizes: Sequence[int], width: int, device: torch.device) -> Rows:
 
 
 def row_sums(x: Tensor, padding: Any, reduce: str, out: Tensor) -> None:
-    """Sum or maximum of each row of x without its padding, 0 where it is all padding.  padding: see `padding_of`."""
+    """Sums each row of x, or takes its maximum, without its padding; 0 where it is all padding.  padding: see `padding_of`."""
     function, nothing = (torch.sum, 0.0) if reduce == "sum" else (torch.amax, -torch.inf)
     if padding == 0:
         out.zero_()
@@ -274,8 +276,11 @@ def row_sums(x: Tensor, padding: Any, reduce: str, out: Tensor) -> None:
 
 
 def padding_of(valid: Tensor, width: int) -> Any:
-    """What `row_sums` needs to know of an arena's rows: None where all are full, their length where they have the same one,
-    else which are not full and which of their entries are padding."""
+    """Returns what `row_sums` needs to know about an arena's rows.
+
+    None where all are full, their length where they have the same one, else which are not full and which of their entries are
+    padding.
+    """
     shortest, longest = int(valid.min()), int(valid.max())
     if shortest == longest:
         return None if shortest == width else shortest

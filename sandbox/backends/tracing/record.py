@@ -22,12 +22,12 @@ from sandbox.utils.private_torch import TorchDispatchMode, pytree
 
 
 class NotRecordable(ValueError):
-    """The function has no graph, or none for all sizes."""
+    """A function has no graph, or none for all sizes."""
 
 
 @dataclasses.dataclass
 class _Call:
-    """One operator: which, its arguments (tensors by the number of the value that they are), and its values."""
+    """One operator: which, its arguments (with `_Value` in place of tensors), and its values."""
 
     target: Any
     args: Any
@@ -38,7 +38,7 @@ class _Call:
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
-    """In arguments: the tensor with this number."""
+    """Stands for the tensor with this number in arguments."""
 
     number: int
 
@@ -76,17 +76,16 @@ class _Recorder(TorchDispatchMode):
         out = func(*args, **kwargs)
         if out is None:  # it only checks something
             return None
-        found = list(out) if isinstance(out, tuple | list) else [out]
-        self.calls.append(
-            _Call(func, taken, [self.number(x) for x in found], [tuple(x.shape) for x in found], isinstance(out, tuple | list))
-        )
+        several = isinstance(out, tuple | list)
+        values = list(out) if several else [out]
+        self.calls.append(_Call(func, taken, [self.number(x) for x in values], [tuple(x.shape) for x in values], several))
         return out
 
 
 def record(
     function: Callable[..., Sequence[Tensor]], small: Sequence[Tensor], large: Sequence[Tensor], *, batch: int = 0
 ) -> GraphModule:
-    """The graph of `function`, which returns tensors and writes to none.
+    """Records `function`, which returns tensors and writes to none, as a graph.
 
     small, large: inputs whose sizes differ wherever they are free.  batch: so many first axes of the last input are a batch's;
     multiples of their sizes may be sizes too, since operators join such axes.  A node's meta has "val", what it was in the
@@ -127,15 +126,15 @@ def record(
         keep(number, graph.get_attr(f"constant{number}"), tuple(constant.shape))
     if len(one[0].calls) != len(two[0].calls):
         raise NotRecordable("a step takes another way for other sizes")
-    for mine, other in zip(one[0].calls, two[0].calls, strict=True):
-        if mine.target is not other.target or mine.values != other.values:
+    for first, other in zip(one[0].calls, two[0].calls, strict=True):
+        if first.target is not other.target or first.values != other.values:
             raise NotRecordable("a step takes another way for other sizes")
-        args, kwargs = pytree.tree_map(size, mine.args, other.args)
-        node = graph.call_function(mine.target, args, kwargs)
-        if mine.several:
-            parts = [graph.call_function(_item, (node, k)) for k in range(len(mine.values))]
-        for number, made, shape in zip(mine.values, parts if mine.several else [node], other.shapes, strict=True):
-            keep(number, made, shape)
+        args, kwargs = pytree.tree_map(size, first.args, other.args)
+        node = graph.call_function(first.target, args, kwargs)
+        if first.several:
+            parts = [graph.call_function(_item, (node, k)) for k in range(len(first.values))]
+        for number, value, shape in zip(first.values, parts if first.several else [node], other.shapes, strict=True):
+            keep(number, value, shape)
     graph.output(tuple(nodes[number] for number in one[1]))
     graph.eliminate_dead_code()
     return GraphModule(root, graph)

@@ -1,8 +1,8 @@
-"""A new graph tried on four small tensors, against the pure update.
+"""Checks a new graph on four small tensors against the pure update.
 
 A graph lays tensors out as vectors, as rows of channels, or many in one arena.  A block that acts coordinate by coordinate and
 sums through `x.scope` and `x.tensor` cannot tell; one that calls `g.norm()`, asks for a shape, or counts entries gives other
-numbers there, and would do so without a word.
+numbers there, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
     for row in grads[:-1]:
         states, tensors = recipe.update(states, tensors, row, lr=lr, **given)
     kinds = recipe.analysis.state_kinds
-    states = [{n: v.to(_kept(kinds.get(n, ""), v, signature)).to(v.dtype) for n, v in state.items()} for state in states]
+    states = [
+        {n: v.to(_stored_dtype(kinds.get(n, ""), v, signature)).to(v.dtype) for n, v in state.items()} for state in states
+    ]
     values, structure = graph.numbers_of(recipe, float(STEPS + 1), lr, states[0], evaluated=signature.evaluated)
     if structure != signature.structure:
         return  # coefficients that have other names at other t
@@ -59,18 +61,18 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
         extra = [*norm, *packed.inputs, *packed.places]
         run(numbers.clone(), *packed.rows, packed.theta, packed.g, *extra, *packed.states)
         for i, (state, theta) in zip(part, packed.unpacked(), strict=True):
-            found = {"θ": tensors[i] - theta if steps_only else theta, **state}
-            for name, mine in found.items():
+            computed = {"θ": tensors[i] - theta if steps_only else theta, **state}
+            for name, value in computed.items():
                 right = right_theta[i] if name == "θ" else right_states[i][name]
-                _compare(recipe, name, mine, right, tuple(tensors[i].shape))
+                _compare(recipe, name, value, right, tuple(tensors[i].shape))
 
 
-def _kept(kind: str, value: Tensor, signature: graph.Signature) -> torch.dtype:
+def _stored_dtype(kind: str, value: Tensor, signature: graph.Signature) -> torch.dtype:
     return rounding.dtype_of(kind, value.dtype, signature.stored)
 
 
 def _rate(recipe: Recipe) -> float:
-    """A rate that the recipe's decay allows."""
+    """Returns a rate that the recipe's decay allows."""
     for lr in (1e-2, 1e-5):
         try:
             recipe.decay.check_lr(lr)
@@ -85,11 +87,11 @@ def _tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype, device: str, see
     return [(0.5 + torch.rand(s, generator=draw)).mul(torch.randn(s, generator=draw).sign()).to(device, dtype) for s in shapes]
 
 
-def _compare(recipe: Recipe, name: str, mine: Tensor, right: Tensor, shape: tuple[int, ...]) -> None:
-    tolerance, mine, right = max(ROUNDING[mine.dtype], ROUNDING[right.dtype]), mine.double(), right.double()
+def _compare(recipe: Recipe, name: str, value: Tensor, right: Tensor, shape: tuple[int, ...]) -> None:
+    tolerance, value, right = max(ROUNDING[value.dtype], ROUNDING[right.dtype]), value.double(), right.double()
     finite = right.isfinite()
     size = float(right[finite].abs().max()) if finite.any() else 0.0
-    same = torch.equal(mine.isfinite(), finite) and bool(((mine - right)[finite].abs() <= tolerance * size + 1e-12).all())
+    same = torch.equal(value.isfinite(), finite) and bool(((value - right)[finite].abs() <= tolerance * size + 1e-12).all())
     if not same:
         raise graph.NoGraph(
             f"recipe {recipe.name!r} gives another {name} for a tensor of shape {shape} where tensors are laid out for speed: "
@@ -98,7 +100,7 @@ def _compare(recipe: Recipe, name: str, mine: Tensor, right: Tensor, shape: tupl
 
 
 class _Packed:
-    """Tensors and states in a graph's layout, and back."""
+    """Tensors and states in a graph's layout, and the way back."""
 
     def __init__(self, recipe: Recipe, signature: graph.Signature, states: Any, tensors: Any, grads: Any, *inputs: Any) -> None:
         self.recipe, self.signature, self.tensors = recipe, signature, tensors
@@ -114,18 +116,19 @@ class _Packed:
             starts = (owners.lengths.cumsum(0) - owners.lengths) * signature.width
             self.at = torch.cat([s + torch.arange(p.numel(), device=device) for s, p in zip(starts, tensors, strict=True)])
             self.total = len(owners.owner)
-        self.theta, self.g = self._laid(tensors), self._laid(grads)
-        self.inputs = [self._laid(each) for each in inputs]
+        self.theta, self.g = self._lay_out(tensors), self._lay_out(grads)
+        self.inputs = [self._lay_out(each) for each in inputs]
         self.places: list[Tensor] = []
         if signature.stored:
             first = torch.zeros(self.total if self.arena else 1, dtype=torch.int32, device=device)
             self.places = [first[:1].clone(), first, layout.columns(signature.row, device)]
         self.states = [self._state([s[name] for s in states], kind) for name, kind in recipe.analysis.state_kinds.items()]
         self.states = [
-            x.to(_kept(kind, x, signature)) for x, kind in zip(self.states, recipe.analysis.state_kinds.values(), strict=True)
+            x.to(_stored_dtype(kind, x, signature))
+            for x, kind in zip(self.states, recipe.analysis.state_kinds.values(), strict=True)
         ]
 
-    def _laid(self, tensors: list[Tensor]) -> Tensor:
+    def _lay_out(self, tensors: list[Tensor]) -> Tensor:
         if not self.arena:
             return layout.flatten(self.signature.kind, tensors[0].clone())
         buffer = torch.zeros(self.total, self.signature.width, dtype=tensors[0].dtype, device=tensors[0].device)
@@ -137,7 +140,7 @@ class _Packed:
 
     def _state(self, values: list[Tensor], kind: str) -> Tensor:
         if self._is_long(kind):
-            return self._laid(values)
+            return self._lay_out(values)
         if self.arena:
             return torch.cat([v.reshape(-1) for v in values])
         value = values[0].clone()
@@ -145,17 +148,17 @@ class _Packed:
             return value
         return layout.flatten(self.signature.kind, value) if kind == SCOPE and value.ndim else value.view(1)
 
-    def _apart(self, packed: Tensor, long: bool, likes: list[Tensor]) -> list[Tensor]:
+    def _split(self, packed: Tensor, long: bool, likes: list[Tensor]) -> list[Tensor]:
         if not self.arena:
             return [packed.reshape(likes[0].shape)]
         flat = packed.view(-1)[self.at] if long else packed
         return [part.view(like.shape) for part, like in zip(flat.split([like.numel() for like in likes]), likes, strict=True)]
 
     def unpacked(self) -> list[tuple[dict[str, Tensor], Tensor]]:
-        """(state, θ) of each tensor."""
+        """Returns (state, θ) of each tensor."""
         columns = {}
         for packed, (name, kind) in zip(self.states, self.recipe.analysis.state_kinds.items(), strict=True):
             likes = [torch.empty(state_shape(self.recipe, kind, p)) for p in self.tensors]
-            columns[name] = self._apart(packed, self._is_long(kind), likes)
-        thetas = self._apart(self.theta, True, self.tensors)
+            columns[name] = self._split(packed, self._is_long(kind), likes)
+        thetas = self._split(self.theta, True, self.tensors)
         return [({name: column[i] for name, column in columns.items()}, theta) for i, theta in enumerate(thetas)]
