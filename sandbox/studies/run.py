@@ -84,15 +84,22 @@ class _Work:
         if self.part.search is not None:
             factors, rows = self.searched(self.part.search)
             frames.append(rows)
-        frames.append(
-            self.made(
-                self.run_of(arm, arm.lr * factors[arm.name], seed, "final", self.steps)
-                for seed in range(self.seeds)  # rounds of all arms, so that what a machine does meanwhile meets all alike
-                for arm in self.part.arms
-            )
+        final = self.made(
+            self.run_of(arm, arm.lr * factors[arm.name], seed, "final", self.steps)
+            for seed in range(self.seeds)  # rounds of all arms, so that what a machine does meanwhile meets all alike
+            for arm in self.part.arms
         )
+        frames.append(final if self.part.measure is None else final.join(self.measured(self.part.measure), on=["arm", "seed"]))
         labels = {"study": self.study.key, "tier": self.tier, "part": self.part.name, **made_by()}
         return pl.concat(frames, how="diagonal").select(*(pl.lit(v).alias(k) for k, v in labels.items()), pl.all())
+
+    def measured(self, measure: Callable[..., dict[str, float]]) -> pl.DataFrame:
+        """Returns what a part measures, one row per arm and seed."""
+        return pl.DataFrame(
+            {"arm": arm.name, "seed": seed, **measure(arm.recipe(), self.task, seed, self.steps)}
+            for seed in range(self.seeds)
+            for arm in self.part.arms
+        )
 
     def searched(self, search: Search) -> tuple[dict[str, float], pl.DataFrame]:
         """Arm -> the factor of its rate with the lowest mean validation loss; all rows of the search."""
