@@ -1,6 +1,6 @@
 """The paper's experiments as data, in sizes that a test, this machine, a GPU and a cluster can run.
 
-studies.names()                                   # F1 to F14
+studies.names()                                   # F1 to F15
 studies.get("language").parts("cpu")              # the same as studies.get("F6")
 run.run(studies.get("F6"), "cpu", "notebooks/studies")
 """
@@ -20,7 +20,7 @@ __all__ = ["TIERS", "Arm", "Part", "Search", "Study", "all_studies", "get", "nam
 
 @functools.cache
 def all_studies() -> list[Study]:
-    """Returns the studies F1 to F14, one per module of this folder named so."""
+    """Returns the studies F1 to F15, one per module of this folder named so."""
     modules = [m.name for m in pkgutil.iter_modules(__path__) if re.match(r"f\d\d_", m.name)]
     return [importlib.import_module(f"{__name__}.{name}").STUDY for name in sorted(modules)]
 

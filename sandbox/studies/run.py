@@ -75,7 +75,9 @@ def _run_part(plan: PartPlan, folder: Path, settings: ExecutionSettings, what: s
         work.run([(m, plan.final(m, factors[m.name], s)) for s in range(plan.seeds) for m in plan.methods], what)
         for failure in work.failures:
             raise RuntimeError(f"study {what}: {failure}\n{failure.trace}")
-        return work.frames()[0].rename({"variant": "arm"})
+        rows = work.frames()[0].rename({"variant": "arm"})
+    measured = plan.measured()
+    return rows if measured is None else rows.join(measured, on=["arm", "seed", "role"], how="left")
 
 
 def provenance() -> dict[str, str]:
@@ -92,6 +94,16 @@ class PartPlan:
     options: Options
 
     tuner = "grid"
+
+    def measured(self) -> pl.DataFrame | None:
+        """Returns what a part measures, one row per arm and seed; None where it measures nothing."""
+        if self.part.measure is None:
+            return None
+        return pl.DataFrame(
+            {"arm": arm.name, "seed": seed, "role": "final", **self.part.measure(arm.recipe(), self.task, seed, self.steps)}
+            for seed in range(self.seeds)
+            for arm in self.part.arms
+        )
 
     @functools.cached_property
     def task(self) -> tasks.Task:

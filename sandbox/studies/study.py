@@ -6,7 +6,7 @@ Nothing here trains; `sandbox.studies.run` makes the runs and `sandbox.studies.r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sandbox.blocks import AdamWDecay, ClipGlobalNorm, ClipParameterNorm, Decoupled, L2Decay, WeakSecant, Zero
@@ -93,6 +93,7 @@ class Part:
     options: of the task.  seeds: paired: seed i has one initialisation and one order of batches in every arm.
     steps: updates, default the task's.  rate: the schedule.  evaluations: points of a curve.  search: of rates.
     timed: each run trains by itself and has its own time; otherwise many may train together and share one.
+    measure: (recipe, task, seed, steps) -> numbers by name, further columns of each final run.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Part:
     evaluations: int = 10
     search: Search | None = None
     timed: bool = False
+    measure: Callable[[Recipe, Any, int, int], dict[str, float]] | None = None
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -116,7 +118,7 @@ class Part:
 class Study:
     """A question, and the runs that answer it in each tier.
 
-    key: "F1" to "F14".  note: differences from the paper, and what cannot be decided.
+    key: "F1" to "F15".  note: differences from the paper, and what cannot be decided.
     """
 
     key: str

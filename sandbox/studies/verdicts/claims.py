@@ -73,6 +73,10 @@ def _on_and_off_the_floor(*others: str) -> Cases:
     ))  # fmt: skip
 
 
+def _estimate(column: str, arm: str, part: str = "batches of 64") -> End:
+    return End("F15", part, arm, column, log=True)
+
+
 def _floors(arm: str) -> End:
     return _training("F12", "floors", arm)
 
@@ -137,10 +141,12 @@ CLAIMS = (
           Better(AtTrainingLoss("F2", "milestones", "sgd", _FIRST_ORDER),
                  tuple(AtTrainingLoss("F2", "milestones", arm, _FIRST_ORDER) for arm in _ADAMS))),
     Claim(8, "Minibatch gradients can make the Hessian estimate wrong",
-          Open("rows hold no estimates; `apollo-sandbox curvature` compares them with exact diagonals")),
+          Every(tuple(Better(_estimate("relative_error", arm, "full batches"), (_estimate("relative_error", arm),))
+                      for arm in ("apollo", "apollo β=0")))),
     Claim(9, "A secant equation over all parameters is too loose; one a parameter tensor is a good compromise",
           _on_and_off_the_floor(*(f"{scope}-secant" for scope in ("global", "channel", "coordinate")))),
-    Claim(10, "The stepsize correction reduces variance", Open("rows hold no variance of B over minibatches")),
+    Claim(10, "The stepsize correction reduces variance",
+          Better(_estimate("variance", "apollo"), (_estimate("variance", "no-stepsize-correction"),))),
     Claim(11, "Averaging gradients is better", Better(_part("apollo"), (_part("no-momentum"),))),
     Claim(12, "The absolute value is right for negative curvature", _on_and_off_the_floor("max(B, σ)")),
     Claim(13, "Rectification keeps steps bounded: a lower floor hurts at equal η, not at equal η/σ",
@@ -151,7 +157,8 @@ CLAIMS = (
     Claim(16, "Warm-up helps Apollo, and the others less",
           Every((Better(_accuracy("F11", "main", "apollo w=100"), (_accuracy("F11", "main", "apollo w=0"),)),
                  Better(_gain("apollo"), _first_order(_gain))))),
-    Claim(17, "Starting at zero makes d and B too small at first", Open("rows hold the share on the floor, not the size of B")),
+    Claim(17, "Starting at zero makes d and B too small at first",
+          Better(_estimate("first_B", "apollo"), (_estimate("last_B", "apollo"),))),
     Claim(18, "The absolute value costs next to nothing: less than 5 % of an update",
           Close(_seconds("update", "apollo"), _seconds("update", "apollo max(B, σ)"), 0.05)),
     Claim(19, "AdaHessian costs much more", Better(_seconds("resnet", "apollo"), (_seconds("resnet", "adahessian"),))),

@@ -9,7 +9,7 @@ from sandbox.studies.verdicts.claims import Claim
 from sandbox.studies.verdicts.deciders import ON_EDGE, TOO_FEW, Cases, Comparison, Decider, Every, reads
 from sandbox.studies.verdicts.quantities import Missing, Rows
 
-HOLDS, NOT, NULL, DEPENDS = "holds here", "does not hold here", "no effect here", "depends on a condition"
+HOLDS, NOT, NULL, DEPENDS = "holds here", "does not hold here", "no effect here", "a verdict per condition"
 EDGE, FEW = f"not decidable: {ON_EDGE}", f"not decidable: {TOO_FEW}"
 UNDECIDED, UNTESTED = "not decidable at this size", "not tested"
 VERDICTS = (HOLDS, NOT, NULL, DEPENDS, EDGE, FEW, UNDECIDED, UNTESTED)
@@ -31,7 +31,7 @@ def judge(claim: Claim, rows: Rows) -> Verdict:
     It holds where every comparison is as claimed, each beyond its own 95 % interval: all must be, so nothing is corrected.
     It does not where one is the opposite beyond its interval, with p < 0.05 after Holm over all comparisons of the claim: one
     of many is enough, so they are corrected; whatever else has not been run.  It has no effect where no comparison is undecided
-    and an interval is tight around 0.  A claim of several cases is judged in each; where they differ, it depends on the
+    and an interval is tight around 0.  A claim of several cases is judged in each; where they differ, it has one verdict per
     condition.
     """
     if isinstance(claim.by, Cases):
@@ -56,7 +56,7 @@ def judge(claim: Claim, rows: Rows) -> Verdict:
 
 
 def _cases(claim: Claim, by: Cases, rows: Rows) -> Verdict:
-    """Returns the verdict that all cases share, or that it depends on the condition."""
+    """Returns the verdict that all cases share, or one for each condition."""
     each = [(condition, judge(dataclasses.replace(claim, by=case), rows)) for condition, case in by.of]
     if len({v.verdict for _, v in each}) == 1:
         return Verdict(claim, each[0][1].verdict, "; ".join(f"{condition}: {v.because}" for condition, v in each))
