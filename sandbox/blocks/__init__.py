@@ -6,7 +6,7 @@ pairs       Successive, SameBatch, Product, AveragedIterates, EmpiricalFisher
 basis       Standard, Kronecker, SOAPBasis, KroneckerFactors
 curvature   WeakSecant, SecondMoment, ShiftedSecondMoment, NesterovSecondMoment, CenteredSecondMoment, Belief, SumOfSquares,
             SM3, Hutchinson, HessianEMA, GaussNewtonEMA, KroneckerEigenvalues, AccumulatedSecant, BarzilaiBorwein,
-            DiagonalBarzilaiBorwein, Unit
+            DiagonalBarzilaiBorwein, Unit, Zero
 averaging   NoAveraging, RunningMaximum, EMA
 rectifier   AbsoluteFloor, ScaleInvariantFloor, BeliefFloor, SoftAbsolute, SquareRoot, CorrectedRoot, RectifiedSquareRoot,
             Power, StepRatio, NoRectifier; around another rectifier: Monotone, Bound, Scaled, Shift

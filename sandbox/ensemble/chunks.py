@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch.utils import _pytree as pytree
 
 from sandbox.ensemble.arguments import allows
 from sandbox.ensemble.grid import Unbatchable
@@ -16,6 +15,7 @@ from sandbox.ensemble.members import Group
 from sandbox.ensemble.settings import Settings
 from sandbox.probes.watch import need
 from sandbox.utils import memory
+from sandbox.utils.private_torch import pytree
 
 # called at an evaluation with (step, name -> values of the members, whether each has been finite so far)
 Report = Callable[[int, dict[str, np.ndarray], np.ndarray], None]

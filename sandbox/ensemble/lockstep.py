@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -40,9 +39,8 @@ class Lockstep:
         self.held = self.task.generators()
         # a method of this would make a cycle: steps hold it
         self._loss: Any = functools.partial(self.task.apply, self.task.loss)
-        self.noise: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if self.task.stochastic and not batched:
-            self._loss = self.noise = _Rewound(self.task, seeds[0])
+        if not batched:
+            self._loss = _Rewound(self.task, seeds[0])
         configs = len(group.configs)
         starts = grid.stack([self._start(seed) for seed in seeds])
         self.device = pytree.tree_leaves(starts)[0].device
@@ -120,7 +118,7 @@ class Lockstep:
         function = self._function(probed)
         inputs = (self.group.varied, self._rates(t), self.state, self.params, rows, z, self.old if probed else ())
         if not self.batched:
-            with self.noise:
+            with self._loss:
                 out = function(*inputs)
         else:
             if t == 1:

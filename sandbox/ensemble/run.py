@@ -38,7 +38,7 @@ class Ensemble:
     """The results; arrays over members, in the order of `members` (recipe, rate, seed; the last moves fastest).
 
     members: a DataFrame, one row per member: variant, the numbers in which recipes differ, lr (NaN for a function of t), seed.
-    loss: (members, steps), on each step's own batch, before the step.  finite: (members, steps), whether loss and gradients are.
+    loss: (members, steps), on each step's own batch, before the step.  finite: (members, steps), of loss and gradients.
     at: the steps after which `evaluations` were made, 0 first.  evaluations: name -> (members, len(at)): train_loss,
     validation_loss, validation_metric, floor_occupancy (NaN where there is no floor).  probed: the sampled steps; probes:
     name -> (members, len(probed)), NaN where a probe gives no value; measured: of the same form, whether it gave one, which may
@@ -210,9 +210,12 @@ class _Training:
             parts = [getattr(part, kind) for part in self.chunks]
             return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
 
+        params = pytree.tree_map(
+            lambda *parts: torch.cat(parts)[torch.as_tensor(order)], *(part.params for part in self.chunks)
+        )
         return Ensemble(
-            members=members, loss=joined("loss"), finite=joined("finite"), at=self.settings.at, evaluations=columns("evaluations"),
-            probed=self.settings.probed, probes=columns("probes"), measured=columns("measured"),
-            params=pytree.tree_map(lambda *parts: torch.cat(parts)[torch.as_tensor(order)], *(part.params for part in self.chunks)),
+            members=members, loss=joined("loss"), finite=joined("finite"), at=self.settings.at,
+            evaluations=columns("evaluations"), probed=self.settings.probed, probes=columns("probes"),
+            measured=columns("measured"), params=params,
             looped=self.looped, chunk=self.largest, seconds=seconds,
         )  # fmt: skip

@@ -64,7 +64,8 @@ def epochs(
 ) -> Iterator[Any]:
     """Training batches for ever: epoch after epoch, each shuffled and augmented by the seed and its number alone.
 
-    held: the generators that the source holds.  begin: called at the start of each epoch.  A rest of a Dataset that is too small for a batch is dropped.
+    held: the generators that the source holds.  begin: called at the start of each epoch.
+    A rest of a Dataset that is too small for a batch is dropped.
     Raises ValueError where an epoch gives no batch.
     """
     draws = Generators(seed, "order", 0, held=held)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from sandbox.utils import generators
+from sandbox.utils.private_torch import pytree
 
 _STREAMS = {"init": 0, "order": 1, "noise": 2}
 
@@ -81,7 +81,8 @@ def draws(function: Callable[[], Any], held: Sequence[Any] = ()) -> bool:
     """Whether a call draws from the global generators or from those in `held`; all of them are put back."""
     with Generators(0, "noise", held=held) as noise:
         before = _numbers(noise.mark())
-        function()
+        with torch.no_grad():
+            function()
         return _numbers(noise.mark()) != before
 
 

@@ -219,7 +219,7 @@ class Task:
         return kept[split]
 
     def generators(self, split: str | None = None) -> list[Any]:
-        """Returns the random generators that a split's source holds, or without a split those that the rest of the task holds."""
+        """Returns the random generators that a split's source holds; without a split, those of the rest of the task."""
         held: dict[str | None, list[Any]] = self.__dict__.setdefault("_generators", {})
         if split not in held:
             apart = [self.__dict__[name] for name in ("_given", *_LAZY) if name in self.__dict__]

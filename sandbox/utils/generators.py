@@ -63,7 +63,7 @@ def seed(generator: Any, number: int) -> None:
         generator.manual_seed(number)
     elif isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
-        bits.state = type(bits)(number).state  # type: ignore[call-arg]
+        bits.state = type(bits)(number).state
     else:
         generator.seed(number)
 
@@ -72,7 +72,8 @@ def held_by(root: Any, without: Iterable[Any] = ()) -> list[Any]:
     """Returns the generators that an object reaches, always in the same order, without the global ones.
 
     Searched are attributes, containers, closures, default arguments, and the globals and class attributes that functions
-    and methods name.  Not searched are modules and the objects in `without`; a `random.SystemRandom` is left out, since nothing can repeat it.
+    and methods name.  Not searched are modules and the objects in `without`; a `random.SystemRandom` is left out,
+    since nothing can repeat it.
     """
     seen = {id(value): value for value in without}
     generators, waiting = list[Any](), [root]

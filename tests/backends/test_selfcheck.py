@@ -253,7 +253,7 @@ def test_words_and_states_of_blocks_are_checked():
         Misspelt()
     with pytest.raises(ValueError, match=r"Needy: .*did you mean 'hessian'"):
         Needy()
-    with pytest.raises(TypeError, match=r"Python.update must return tensors; its 's' is 1.0"):
+    with pytest.raises(ValueError, match=r"Python.update must return tensors; its 's' is 1.0"):
         stepped(recipe(Python()), "eager")
     with pytest.raises(ValueError, match=r"Forgetful.update must return its states, s, by name; it returned nothing"):
         stepped(recipe(Forgetful()), "eager")

@@ -86,4 +86,6 @@ def test_what_is_in_no_table_is_refused(two_ranks):
         for name in others:
             kind, text = found["refused"][name]
             assert kind == "ValueError", name
-            assert ("needs whole matrices" if variants.get(name).analysis.own_layout else "needs two gradients a step") in text
+            assert (
+                "needs whole matrices" if variants.get(name).analysis.own_layout else "needs two gradients per step"
+            ) in text

@@ -125,8 +125,10 @@ def test_clear_errors_about_a_bare_loss():
         run(batches=[torch.ones(3)])
     with pytest.raises(ValueError, match="evaluations must be 0 for a bare loss"):
         run(batches=lambda seed: [torch.ones(3)], evaluations=2)
-    for of_one in (torch.ones(1), None, [torch.ones(3)]):
-        with pytest.raises(ValueError, match="batches must be trees of tensors, at each step of equal shapes for all seeds"):
+    with pytest.raises(ValueError, match="batches must be trees of tensors"):
+        run(batches=lambda seed: ["text"])
+    for of_one in (None, [torch.ones(3)]):  # what a single run says of it
+        with pytest.raises(TypeError, match=f"unsupported operand type.*{type(of_one).__name__}"):
             run(batches=lambda seed, of_one=of_one: [of_one if seed else torch.ones(3)], seeds=2)
     with pytest.raises(ValueError, match="batches must give at least one batch each time it is called, got none for seed 4"):
         run(batches=lambda seed: [], seeds=[4])

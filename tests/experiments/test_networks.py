@@ -67,7 +67,7 @@ def test_what_is_told(reference):
     assert "Made one by one: apollo (the network has buffers)." in str(first)
     steps = TASKS[name]().steps
     assert [s.gradients for s in first.summaries] == [steps] * 3
-    words = {s.name: s.state_elements for s in first.summaries}
+    words = {s.name: s.state_words for s in first.summaries}
     assert words["AdamW"] == words["apollo"] == 2  # B and m; m and v
     assert 1 < words["Muon"] < 2  # one for matrices, two for the rest
     if name == "net":

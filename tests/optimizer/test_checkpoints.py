@@ -15,7 +15,15 @@ from tests.optimizer.leaves import through_a_file
 from tests.optimizer.network import network, same, train
 
 Namesake = block(
-    type("SoftAbsolute", (Rectifier,), {"__doc__": "D = B, by a block called as another one.", "__module__": __name__})
+    type(
+        "SoftAbsolute",
+        (Rectifier,),
+        {
+            "__doc__": "D = |B| + 1, by a block called as another one.",
+            "__module__": __name__,
+            "read": lambda self, B: B.abs() + 1,
+        },
+    )
 )
 
 

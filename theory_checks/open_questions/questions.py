@@ -121,6 +121,12 @@ QUESTIONS: dict[str, Entry] = {
         "refuted for β = 0, ε = 0 (drift)",
         *_drift("apollo"),
     ),
+    "apollo-momentum": (
+        "And with Algorithm 1's β = 0.9, ε = 1e-4, σ = 1?",
+        "open: sublinear on that cycle",
+        _with_momentum,
+        None,
+    ),
     "scale-invariant": (
         "Is scale-invariant's regret sublinear on convex losses with bounded gradients, on a box?",
         "refuted for every β < 1 with ε = 0 (drift)",
