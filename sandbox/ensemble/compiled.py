@@ -24,9 +24,6 @@ _COMPILED: dict[Any, tuple[Callable[..., Any], Any]] = {}
 
 def compiled(group: Any, task: Any, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
     """Returns `function`, traced by make_fx on flat tensors and given to Inductor; kept for the process."""
-    if not hasattr(torch._inductor, "standalone_compile"):
-        warnings.warn("this torch has no torch._inductor.standalone_compile: grids run uncompiled", stacklevel=2)
-        return function
     # a number that all members share comes out of vmap with stride 0; the graph is made for tensors without gaps
     leaves, spec = pytree.tree_flatten(pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, inputs))
     owner = task.loss if isinstance(task, BareLoss) else task  # of a bare loss each run makes a task anew

@@ -30,10 +30,10 @@ def check(p: Tensor, name: str, recipe: Recipe, backend: Backend, dealt: Process
             f"recipe {recipe.name!r} needs Hessian-vector products, which no rank can form of parameter {name} alone: train "
             "replicas (DistributedDataParallel) with process_group=, or take a first-order recipe"
         )
-    if shards.is_sharded(p) and (recipe.analysis.inputs or recipe.analysis.second_gradient):
-        raise ValueError(f"recipe {recipe.name!r} needs two gradients per step, which a DTensor ({name}) does not take")
     if shards.is_sharded(p) and recipe.of(p).analysis.own_layout:
         raise ValueError(f"recipe {recipe.name!r} needs whole matrices, and of parameter {name} each rank has a part")
+    if shards.is_sharded(p) and (recipe.analysis.inputs or recipe.analysis.second_gradient):
+        raise ValueError(f"recipe {recipe.name!r} needs two gradients per step, which a DTensor ({name}) does not take")
     if shards.is_sharded(p) and (getattr(backend, "flat", False) or getattr(backend, "mode", None)):
         raise ValueError(f"parameter {name} is a DTensor, which flat=True and torch.compile's modes do not take")
     if (shards.is_sharded(p) or (dealt is not None and recipe.scope == "global")) and not hasattr(backend, "phases"):

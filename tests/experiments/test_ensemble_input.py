@@ -33,10 +33,10 @@ def test_probes_are_those_of_a_single_run():
 def test_a_probe_that_says_nothing_at_first_or_ever():
     """Step 1 has no D of the step before, and SGD has no floor."""
     found = ensemble.run("sgd", TASK, lr=[0.01, 0.02], steps=3, probes=["path_length", "floor_occupancy"])
-    assert found.said["path_length"].tolist() == [[False, True, True]] * 2
-    assert np.array_equal(np.isfinite(found.probes["path_length"]), found.said["path_length"])
+    assert found.measured["path_length"].tolist() == [[False, True, True]] * 2
+    assert np.array_equal(np.isfinite(found.probes["path_length"]), found.measured["path_length"])
     assert np.isnan(found.probes["floor_occupancy"]).all()
-    assert not found.said["floor_occupancy"].any()
+    assert not found.measured["floor_occupancy"].any()
 
 
 @pytest.mark.parametrize(("schedule", "warmup"), [("constant", 3), ("cosine", 0), ("inverse-sqrt", 4)])

@@ -169,8 +169,10 @@ def _by_ranks(task: Task, batch: RunBatch, probing: Probing, tell: vectorised.Te
 
 
 def _place_in_user_code(error: BaseException) -> str:
-    """Returns the last file and line of the user's code in an error's traceback."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    """Returns the last file and line of the user's code in an error's traceback, or in that of the error behind it."""
+    cause = error.__cause__
+    frames = [*traceback.extract_tb(error.__traceback__), *(traceback.extract_tb(cause.__traceback__) if cause else ())]
+    for frame in reversed(frames):
         path = Path(frame.filename)
         ours = path.is_relative_to(imports.PACKAGE)
         if path.exists() and not ours and not any(path.is_relative_to(home) for home in identity.installed()):
