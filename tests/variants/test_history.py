@@ -154,7 +154,7 @@ SHORT = {"pairs.every": 5}
 CASES = {
     "olbfgs": ("olbfgs", {}, lambda: OLBFGS(10), 0.1),
     "sdlbfgs-paper": ("sdlbfgs-paper", {}, lambda: Paper(20), 0.05),
-    "res": ("res", {"solve.memory": 45}, lambda: RES(), 0.05),
+    "res": ("res", {"solve.memory": 39}, lambda: RES(), 0.05),
     "sqn": ("sqn", SHORT, lambda: SQN(10), 0.1),
     "adaqn": ("adaqn", {**SHORT, "pairs.memory": 11}, lambda: AdaQN(10, 11), 0.05),
     "adaqn-short": ("adaqn", {**SHORT, "pairs.memory": 100, "solve.memory": 2}, lambda: AdaQN(2, 100), 0.05),
