@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -172,7 +173,7 @@ def member(arguments: Sequence[Any], axes: Sequence[tuple[int | None, int | None
     parts = []
     for tree, axis in zip(arguments, axes, strict=True):
         place = {CONFIGURATION: (configuration,), SEED: (seed,), MEMBER: (seed, configuration)}[axis]
-        parts.append(pytree.tree_map_only(Tensor, lambda x, place=place: x[place], tree))
+        parts.append(pytree.tree_map_only(Tensor, operator.itemgetter(place), tree))
     return [[float(v) for v in parts[0]], *parts[1:]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -135,7 +136,7 @@ class Lockstep:
         seeds, configs = (min(2, n) for n in pytree.tree_leaves(self.params)[0].shape[:2])
         cut = {grid.CONFIGURATION: slice(configs), grid.SEED: slice(seeds), grid.MEMBER: (slice(seeds), slice(configs))}
         inputs = tuple(
-            pytree.tree_map_only(Tensor, lambda x, part=cut[axes]: x[part], tree)
+            pytree.tree_map_only(Tensor, operator.itemgetter(cut[axes]), tree)
             for tree, axes in zip(inputs, grid.LOOK, strict=True)
         )
         look, together = grid.first_look(self.group, self._loss), list[Any]()

@@ -10,17 +10,8 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 
 
 def imported(path):
-    """(module, name, line) of every import, also inside functions; those for type checkers only are left out."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
+    """(module, name, line) of every import, also inside functions and for type checkers only."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
