@@ -66,7 +66,7 @@ def interrupt_at(monkeypatch, place, nth):
         ),
         (
             COMPARE,
-            "sandbox.experiments.reports.report:write",
+            "sandbox.experiments.compare:write",
             1,
             "Interrupted. Finished runs are kept in {out}/",
             {"results.parquet"},
