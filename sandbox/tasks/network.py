@@ -9,8 +9,20 @@ from typing import Any
 from torch import nn
 
 
+def check_network(task: str, network: Any) -> None:
+    """Raises TypeError for what is no Module, ValueError for one with lazy modules, whose parameters have no shape yet."""
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"task {task!r}: model() must return a torch.nn.Module, it returned a {type(network).__name__}")
+    for name, p in (*network.named_parameters(), *network.named_buffers()):
+        if nn.parameter.is_lazy(p):
+            raise ValueError(
+                f"task {task!r}: {name} of its network has no shape yet: give the lazy module its sizes, or call the network once "
+                "on a batch inside model()"
+            )
+
+
 def handed_out(model: nn.Module) -> nn.Module:
-    """The network itself."""
+    """Returns the network itself."""
     return model
 
 

@@ -47,7 +47,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sandbox.tasks import data
-from sandbox.tasks.network import handed_out, untouched
+from sandbox.tasks.network import check_network, handed_out, untouched
 from sandbox.tasks.streams import Generators
 from sandbox.utils import suggest
 from sandbox.utils.frame import Frame
@@ -133,6 +133,7 @@ class Task:
         if not callable(given.get("model", callable)):
             raise TypeError(f"model must be a function that makes a Module, or a Module, got a {type(model).__name__}")
         if isinstance(model, nn.Module):
+            check_network(given.get("name", self.name), model)
             given["model"] = functools.partial(handed_out, model)
         splits = {split: given.pop(split) for split in SPLITS if split in given}
         if splits:
@@ -166,7 +167,8 @@ class Task:
         """Parameter groups: {"params": (name, parameter) pairs, options}; default one group of all parameters.
 
         Options hold where an optimizer has them, and are left out elsewhere: "weight_decay": 0.0 for a group without decay
-        (see `sandbox.tasks.no_decay`), and "lr_factor" for a rate in proportion to the run's.
+        (see `sandbox.tasks.no_decay`), "lr_factor" for a rate in proportion to the run's, and "recipe" for a recipe of the group's
+        own, which takes the place of the run's (a torch optimizer refuses it).
         """
         return [{"params": list(model.named_parameters())}]
 
@@ -227,12 +229,11 @@ class Task:
         return held[split]
 
     def start(self, seed: int) -> Any:
-        """The network of a run, initialised by its seed, in training mode.  Raises TypeError where `model` makes none."""
+        """The network of a run, initialised by its seed, in training mode.  As `check_network` raises."""
         with Generators(seed, "init", held=self.generators()):
-            made = self.model()
-        if not isinstance(made, nn.Module):
-            raise TypeError(f"task {self.name!r}: model() must return a torch.nn.Module, it returned a {type(made).__name__}")
-        return copy.deepcopy(made).train()  # whoever hands out the same one twice still gets one a run
+            network = self.model()
+        check_network(self.name, network)
+        return copy.deepcopy(network).train()  # whoever hands out the same one twice still gets one a run
 
     def init(self, seed: int) -> Params:
         """The parameters with which a run starts."""

@@ -267,3 +267,21 @@ def test_bad_input_found_later():
         next(make(train=lambda seed: []).batches(0))
     with pytest.raises(ValueError, match="split must be one of"):
         make().evaluate(network(), "tset")
+
+
+def test_lazy_modules():
+    """Refused where the network is given, or else before any run; a module that has seen a batch is no longer lazy."""
+    words = "'net': weight of its network has no shape yet: give the lazy module its sizes"
+    with pytest.raises(ValueError, match=words):
+        make(model=nn.LazyLinear(2))
+    with pytest.raises(ValueError, match=words):
+        sandbox.compare(["sgd", "adamw"], make(model=lambda: nn.LazyLinear(2)), seeds=2)
+    with pytest.raises(ValueError, match="running_mean of its network has no shape yet"):
+        make(model=nn.LazyBatchNorm1d(affine=False))
+
+    def called():
+        network = nn.LazyLinear(2)
+        network(X)
+        return network
+
+    assert make(model=called).start(0).weight.shape == (2, 4)

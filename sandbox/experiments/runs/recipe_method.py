@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sandbox.blocks.number import show
-from sandbox.forms import toml
+from sandbox.forms import lookup, toml
 from sandbox.optimizer import Optimizer
 from sandbox.optimizer.groups import paths
 from sandbox.recipe import Recipe
@@ -91,10 +91,19 @@ class RecipeMethod:
         return True
 
     def make(self, groups: list[dict[str, Any]], lr: float, options: Mapping[str, Any]) -> list[Any]:
-        """Returns the optimizer of a run, in a list.  options: keyword arguments of `sandbox.Optimizer`."""
-        accepted = {*paths(self.recipe), "params"}
+        """Returns the optimizer of a run, in a list.  options: keyword arguments of `sandbox.Optimizer`.
+
+        Raises ValueError for a group whose recipe takes Hessian-vector products where the run's recipe takes none.
+        """
         rows = []
         for group in groups:
+            recipe = lookup.recipe(group.get("recipe", self.recipe))
+            if recipe.analysis.second_order and not self.second_order:
+                raise ValueError(
+                    f"a parameter group of the task has recipe {recipe.name!r}, which takes Hessian-vector products: make it the "
+                    f"run's recipe, and {self.name!r} that of the other groups"
+                )
+            accepted = {*paths(recipe), "params", "recipe"}
             row = {name: value for name, value in group.items() if name in accepted}
             if "lr_factor" in group:
                 row["lr"] = self._rate(lr * group["lr_factor"])

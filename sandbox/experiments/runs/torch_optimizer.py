@@ -172,6 +172,8 @@ class TorchOptimizer:
         accepted = self.hyperparameters()
         rows: list[dict[str, Any]] = []
         for group in groups:
+            if "recipe" in group:
+                raise ValueError(f"a parameter group of the task has a recipe of its own, to which {self.name} cannot leave it")
             row = {k: v for k, v in group.items() if k in accepted}
             if "lr_factor" in group:
                 row["lr"] = lr * group["lr_factor"]

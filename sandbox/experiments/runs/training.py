@@ -180,8 +180,13 @@ class _Training:
     def _words(self) -> float:
         """Returns state elements per parameter: a recipe's, or as the optimizers hold them."""
         if isinstance(self.method, RecipeMethod):
-            trained = [p for group in self.optimizers[0].param_groups for p in group["params"]]
-            return analysis.state_elements(self.method.recipe, [p.shape for p in trained])
+            shapes: dict[Any, list[torch.Size]] = {}
+            for group in self.optimizers[0].param_groups:
+                shapes.setdefault(group["recipe"], []).extend(p.shape for p in group["params"])
+            sizes = {recipe: sum(map(math.prod, each)) for recipe, each in shapes.items()}
+            if len(shapes) > 1:
+                return sum(analysis.state_elements(r, s) * sizes[r] for r, s in shapes.items()) / sum(sizes.values())
+            return analysis.state_elements(self.method.recipe, next(iter(shapes.values())))
         held = params = 0
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
