@@ -16,8 +16,8 @@ def check_network(task: str, network: Any) -> None:
     for name, p in (*network.named_parameters(), *network.named_buffers()):
         if nn.parameter.is_lazy(p):
             raise ValueError(
-                f"task {task!r}: {name} of its network has no shape yet: give the lazy module its sizes, or call the network once "
-                "on a batch inside model()"
+                f"task {task!r}: {name} of its network has no shape yet: give the lazy module its sizes, or call the network "
+                "once on a batch inside model()"
             )
 
 

@@ -167,8 +167,8 @@ class Task:
         """Parameter groups: {"params": (name, parameter) pairs, options}; default one group of all parameters.
 
         Options hold where an optimizer has them, and are left out elsewhere: "weight_decay": 0.0 for a group without decay
-        (see `sandbox.tasks.no_decay`), "lr_factor" for a rate in proportion to the run's, and "recipe" for a recipe of the group's
-        own, which takes the place of the run's (a torch optimizer refuses it).
+        (see `sandbox.tasks.no_decay`), "lr_factor" for a rate in proportion to the run's, and "recipe" for a recipe of the
+        group's own, which takes the place of the run's (a torch optimizer refuses it).
         """
         return [{"params": list(model.named_parameters())}]
 
