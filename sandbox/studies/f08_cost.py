@@ -49,7 +49,7 @@ STUDY = Study(
             _part("lstm", "lstm-speeches", billion_words(), options={"tokens": 60_000, "evaluated": 2_000}),
             _part("transformer", "transformer-verses", wmt(), options={"pairs": 1000}),
             *_sizes(*SIZES, seeds=6, steps=6),
-            _update(300_000, 300),
+            _update(300_000, 100),
         ],
         "paper": [
             _part("resnet", "resnet110-cifar10", images(), seeds=5, steps=200),

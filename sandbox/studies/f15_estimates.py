@@ -10,6 +10,7 @@ from sandbox.studies.study import Arm, Part, Study
 
 FIRST = 10  # updates that count as the first ones
 BATCHES = 20  # by which a variance is taken
+PROBES = 200  # random vectors of Hutchinson's unbiased estimate of diag H
 
 _APOLLO = Arm(name="apollo", method="apollo", lr=0.01)
 ARMS = (
@@ -23,7 +24,8 @@ def estimates(recipe: Recipe, task: Any, seed: int, steps: int) -> dict[str, flo
     """Trains a recipe at its constant rate and returns what is to be said of its B.
 
     first_B, last_B: mean |B| over updates 2 to `FIRST`, and over the last `FIRST`.
-    relative_error: ‖ |B̂| - |diag H| ‖ / ‖diag H‖ at the end, B̂ on the scale of H, H of the whole training split.
+    relative_error: ‖ |B̂| - |diag H| ‖ / ‖diag H‖ at the end, B̂ on the scale of H; diag H of the whole training
+        split, by Hutchinson.
     variance: Σ_j Var B_j / Σ_j (E B_j)² of the next B, over `BATCHES` next minibatches from one state.
     """
     params, batches, gradient = dict(task.init(seed)), task.batches(seed), torch.func.grad(task.loss)
@@ -31,7 +33,7 @@ def estimates(recipe: Recipe, task: Any, seed: int, steps: int) -> dict[str, flo
     for _ in range(steps):
         state, params = recipe.update(state, params, gradient(params, next(batches)), lr=recipe.lr)
         sizes.append(float(_flat(state).abs().mean()))
-    H = curvature.diagonal(task.loss, params, task.full("train"), progress=False).values
+    H = curvature.diagonal(task.loss, params, task.full("train"), "hutchinson", probes=PROBES, seed=seed, progress=False).values
     truth = torch.cat([H[name].flatten() for name in params]).double()
     B = _flat(state) / (recipe.lr if recipe.curvature.stepsize_correction else 1.0)  # type: ignore[attr-defined]
     following = torch.stack(

@@ -49,7 +49,7 @@ class Quantity(Protocol):
 class End:
     """A column of the rows at the last evaluation within a share of the run: its end, by default.
 
-    log: the column's logarithm, whose differences are relative ones.
+    log: the column's logarithm, whose differences are relative ones.  name: what it is called, by default after its arm.
     """
 
     study: str
@@ -59,6 +59,7 @@ class End:
     higher: bool = False
     log: bool = False
     share: float = 1.0
+    name: str = ""
 
     @property
     def unit(self) -> str:
@@ -81,6 +82,8 @@ class End:
         return {seed: math.log(max(v, TINY)) if self.log else v for seed, v in column.rows()}
 
     def __str__(self) -> str:
+        if self.name:
+            return self.name
         return self.arm if self.share == 1.0 else f"{self.arm} after {100 * self.share:.3g} % of the run"
 
 
