@@ -44,7 +44,7 @@ MOVED = {
     **{f"theory_checks.{name}": f"theory_checks.claims.{name}" for name in ("premises", "regret", "nonconvex")},
     **dict.fromkeys(("theory_checks.frozen", "theory_checks.claims.frozen"), "theory_checks.claims.momentum_worst_case"),
     **{f"theory_checks.{name}": f"theory_checks.proofs.{name}" for name in ("certificates", "counterexamples")},
-    **{f"theory_checks.{name}": f"theory_checks.open_questions.{name}" for name in ("questions", "rates")},
+    **{f"theory_checks.{name}": f"theory_checks.open_questions.{name}" for name in ("drift", "questions", "rates")},
     "theory_checks.adversary": "theory_checks.search.adversary",
 }
 

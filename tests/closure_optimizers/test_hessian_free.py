@@ -162,7 +162,7 @@ def test_a_step_that_helps_nobody_is_left_out():
 def test_in_an_experiment():
     """Through the training loop, where the closure leaves backward() to it."""
     made = method(TorchOptimizer("sandbox.closure_optimizers:HessianFree", iterations=10))
-    assert made.analysis.second_order
+    assert made.second_order
     rows = train(tasks.get("digits-mlp"), made, Run(task="", method="", lr=1.0, steps=6, at=(6,), seed=0, role="tuning"))
     assert rows[-1]["train_loss"] < 0.7 * rows[0]["train_loss"]
 
