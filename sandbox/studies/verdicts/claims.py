@@ -145,7 +145,7 @@ CLAIMS = (
                       for arm in ("apollo", "apollo β=0")))),
     Claim(9, "A secant equation over all parameters is too loose; one a parameter tensor is a good compromise",
           _on_and_off_the_floor(*(f"{scope}-secant" for scope in ("global", "channel", "coordinate")))),
-    Claim(10, "The stepsize correction reduces variance: of B over batches, relative to its size, each method on its own path",
+    Claim(10, "The stepsize correction reduces variance: of B over minibatches, over its size, each method on its own path",
           Better(_estimate("variance", "apollo"), (_estimate("variance", "no-stepsize-correction"),))),
     Claim(11, "Averaging gradients is better", Better(_part("apollo"), (_part("no-momentum"),))),
     Claim(12, "The absolute value is right for negative curvature", _on_and_off_the_floor("max(B, σ)")),
