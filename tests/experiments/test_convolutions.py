@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
@@ -88,7 +87,14 @@ def test_compiled():
     batches = list(torch.from_numpy(np.random.default_rng(1).standard_normal((5, 8, 2, 8, 8))))
     fast, eager = (
         ensemble.run(
-            "sgd", network, params=weights(), batches=lambda seed: batches[seed:], lr=[0.1, 0.05], seeds=2, steps=3, compiled=fast
+            "sgd",
+            network,
+            params=weights(),
+            batches=lambda seed: batches[seed:],
+            lr=[0.1, 0.05],
+            seeds=2,
+            steps=3,
+            compiled=fast,
         ).params
         for fast in (True, False)
     )

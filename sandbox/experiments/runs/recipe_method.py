@@ -100,8 +100,8 @@ class RecipeMethod:
             recipe = lookup.recipe(group.get("recipe", self.recipe))
             if recipe.analysis.second_order and not self.second_order:
                 raise ValueError(
-                    f"a parameter group of the task has recipe {recipe.name!r}, which takes Hessian-vector products: make it the "
-                    f"run's recipe, and {self.name!r} that of the other groups"
+                    f"a parameter group of the task has recipe {recipe.name!r}, which takes Hessian-vector products: make it "
+                    f"the run's recipe, and {self.name!r} that of the other groups"
                 )
             accepted = {*paths(recipe), "params", "recipe"}
             row = {name: value for name, value in group.items() if name in accepted}
