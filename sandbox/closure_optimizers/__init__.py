@@ -1,4 +1,4 @@
-"""Methods that own more of the loop than a step of a recipe: they call the closure as often as they like.
+"""Optimizers that call the closure themselves, as often as they need within one step.
 
 optimizer = sandbox.closure_optimizers.HessianFree(model.parameters())
 optimizer.step(closure)            # the closure returns the loss and leaves backward() to the step

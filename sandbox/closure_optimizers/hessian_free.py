@@ -1,5 +1,5 @@
-"""Hessian-free optimisation (Martens 2010): Newton's step by conjugate gradients, with a damping that watches the model; and
-saddle-free Newton (Dauphin et al. 2014) in its place.
+"""Hessian-free optimisation (Martens 2010): Newton's step by conjugate gradients, with a damping that follows how
+well the model fits; and saddle-free Newton (Dauphin et al. 2014) in its place.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class HessianFree(OneVector):
 
     A is the Gauss-Newton matrix where the closure returns (loss, outputs), loss a function of outputs alone; the Hessian where
     it returns the loss.  λ ← 1.5 λ where ρ = (f(θ+p) - f(θ))/q(p) < ¼, and λ/1.5 where ρ > ¾.  η is halved until
-    f(θ + ηp) ≤ f(θ) + 0.01 η gᵀp, at most 30 times; then the step is left out and λ grows.
+    f(θ + ηp) ≤ f(θ) + 0.01 η gᵀp, at most 30 times; then θ stays and λ grows.
 
     params: tensors that need gradients, in one group.  lr: the first η tried.  damping: λ ≥ 0 at first, in units of curvature.
-    iterations: of conjugate gradients (or Lanczos) a step, at most.  tolerance: see `krylov.conjugate_gradients`.
+    iterations: of conjugate gradients (or Lanczos) per step, at most.  tolerance: see `krylov.conjugate_gradients`.
     memory: share of the last p from which conjugate gradients start, in [0, 1).
     saddle_free: p = -V (|T| + λ)⁻¹ Vᵀg in the Krylov space V of H and g, T = VᵀHV: of negative curvature the size counts.
 
     The closure is called with the random state of its first call in the step each time, so f is one function.  A step costs a
-    gradient, a product for each iteration, and one or more losses.  Words: p, θ, g and the vectors of conjugate gradients, 7
+    gradient, a product for each iteration, and one or more losses.  Vectors held: p, θ, g and those of conjugate gradients, 7
     (with Lanczos as many as iterations).
     State: "step", "damping" and "p" of the first parameter, so checkpoints hold everything.
     Raises ValueError for several groups and numbers out of range, RuntimeError for a closure whose loss has no graph.
@@ -67,9 +67,9 @@ class HessianFree(OneVector):
         """Makes one step; returns the loss before it."""
         group, state, mark = self.param_groups[0], self.state[self._params[0]], generators.states()
         with torch.enable_grad():
-            made = closure()
+            result = closure()
         after = generators.states()
-        loss, outputs = made if isinstance(made, tuple) else (made, None)
+        loss, outputs = result if isinstance(result, tuple) else (result, None)
         grads = hessian.gradients(loss, self._params)
         g = self._flat([None if v is None else v.detach() for v in grads])
         if outputs is None:
@@ -84,7 +84,7 @@ class HessianFree(OneVector):
         f, theta = float(loss.detach()), [p.clone() for p in self._params]
 
         def value(eta: float) -> float:
-            """f(θ + η p)."""
+            """Returns f(θ + η p)."""
             for p, x, v in zip(self._params, theta, self._apart(direction), strict=True):
                 p.copy_(x + eta * v)
             generators.put(mark)
@@ -111,7 +111,7 @@ class HessianFree(OneVector):
         return loss.detach()
 
     def _direction(self, product: Any, g: Tensor, group: dict[str, Any], state: dict[str, Any]) -> tuple[Tensor, float]:
-        """p and q(p)."""
+        """Returns p and q(p)."""
         damping = float(state["damping"])
         if not bool(g.any()):
             return torch.zeros_like(g), 0.0
@@ -130,7 +130,7 @@ class HessianFree(OneVector):
 
 
 def _gauss_newton(loss: Tensor, outputs: Tensor, params: list[Tensor], apart: Any, flat: Any) -> Callable[[Tensor], Tensor]:
-    """v -> JᵀLJv, J the outputs' Jacobian, L the loss's Hessian in the outputs (Schraudolph 2002)."""
+    """Returns v -> JᵀLJv, J the outputs' Jacobian, L the loss's Hessian in the outputs (Schraudolph 2002)."""
     with torch.enable_grad():
         slope = torch.autograd.grad(loss, outputs, create_graph=True)[0]
         w = torch.zeros_like(outputs, requires_grad=True)

@@ -11,7 +11,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 def conjugate_gradients(A: Product, g: Tensor, start: Tensor, most: int, tolerance: float) -> tuple[Tensor, float]:
-    """p near -A⁻¹g and the model's q(p) = gᵀp + ½pᵀAp, by conjugate gradients from `start`, with Martens' (2010) end.
+    """Returns p near -A⁻¹g and the model's q(p) = gᵀp + ½pᵀAp, by conjugate gradients from `start`, stopped as Martens (2010).
 
     It ends at step i where q(p_i) < 0 and (q(p_i) - q(p_{i-k}))/q(p_i) < k·tolerance, k = max(10, i/10), after `most` steps, or
     where the gradient of q has vanished.  A direction of no positive curvature ends it too, with the p before it, or with -g
@@ -42,9 +42,9 @@ def conjugate_gradients(A: Product, g: Tensor, start: Tensor, most: int, toleran
 
 
 def lanczos(A: Product, g: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """(V, T): an orthonormal basis of g, Ag, … (n, k) and VᵀAV (k, k) for symmetric A; k ≤ `most`.
+    """Returns (V, T): an orthonormal basis of g, Ag, … (n, k) and VᵀAV (k, k) for symmetric A; k ≤ `most`.
 
-    Every vector is made orthogonal to all before it, twice, so that rounding does not bring any back.
+    Every vector is orthogonalised against all before it, twice, so that rounding does not bring any back.
     """
     V, alphas, betas = [g / g.norm()], list[float](), list[float]()
     for _ in range(min(most, len(g))):

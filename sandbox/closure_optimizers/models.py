@@ -14,7 +14,7 @@ TINY = 1e-12  # lengths and cosines below it are rounding
 
 
 def begin(theta: Tensor, N: int, h: int) -> dict[str, Tensor]:
-    """The state of N models at θ (n,), with h pairs each; K columns of P, 3N + 3 or n where that is less."""
+    """Returns the state of N models at θ (n,), with h pairs each; K columns of P, 3N + 3 or n where that is less."""
     n = len(theta)
     K = min(n, math.ceil(1.5 * min(n, 2 * N + 2)))
     P, columns = (torch.eye(n).to(theta), n) if n == K else (theta.new_zeros(n, K), 0)
@@ -40,39 +40,39 @@ class Models:
         self.s = state
 
     def predicted(self, i: int) -> float:
-        """q_i(θ)."""
+        """Returns q_i(θ)."""
         s = self.s
         d = s["x"] - s["X"][i]
         return float(s["f"][i] + s["G"][i] @ d + 0.5 * self.squares()[i])
 
     def squares(self) -> Tensor:
-        """dᵀH_i d for every i (N,)."""
+        """Returns dᵀH_i d for every i (N,)."""
         s = self.s
         D = s["x"] - s["X"]
         return s["lam"] * D.square().sum(1) + (s["c"] * self._within(D).square()).sum(1)
 
     def gradient(self) -> Tensor:
-        """Σ_i [g_i + H_i (θ - θ_i)] (K,)."""
+        """Returns Σ_i [g_i + H_i (θ - θ_i)] (K,)."""
         s = self.s
         D = s["x"] - s["X"]
         return (s["G"] + s["lam"][:, None] * D).sum(0) + torch.einsum("nr,nrk->k", s["c"] * self._within(D), s["B"])
 
     def hessian(self) -> Tensor:
-        """Σ_i H_i (K, K)."""
+        """Returns Σ_i H_i (K, K)."""
         s = self.s
         return s["H"] + s["lam"][s["active"]].sum() * torch.eye(len(s["H"])).to(s["H"])
 
     def span(self, vectors: list[Tensor]) -> None:
-        """Takes vectors (n,) into the basis, which shrinks when it is full to the span of all g_i, θ_i, θ and these."""
+        """Adds vectors (n,) to the basis, which shrinks when it is full to the span of all g_i, θ_i, θ and these."""
         s = self.s
         for v in vectors:
             k = subspace.extend(s["P"], int(s["columns"]), v)
             s["columns"].fill_(k)
             if k < s["P"].shape[1] or k == len(s["P"]):
                 continue
-            known = torch.stack([(s["P"].T @ v).double() for v in vectors])
+            coordinates = torch.stack([(s["P"].T @ v).double() for v in vectors])
             G, X = s["G"][s["active"]], s["X"][s["active"]]
-            P, T, k = subspace.collapse(s["P"], torch.cat([G, X - s["x"], s["x"][None], known]))
+            P, T, k = subspace.collapse(s["P"], torch.cat([G, X - s["x"], s["x"][None], coordinates]))
             s["P"].copy_(P)
             s["columns"].fill_(k)
             for name in ("x", "x_old", "X", "G", "S", "Y", "B"):
@@ -82,7 +82,7 @@ class Models:
             s["H"].copy_(B.T @ (s["c"].flatten()[:, None] * B))
 
     def record(self, i: int, x: Tensor, f: float, g: Tensor) -> None:
-        """Says that f_i has value f and gradient g (K,) at x (K,)."""
+        """Records that f_i has value f and gradient g (K,) at x (K,)."""
         s = self.s
         step, change = x - s["X"][i], g - s["G"][i]
         lengths = float(step.norm()), float(change.norm())
@@ -92,11 +92,11 @@ class Models:
         s["X"][i], s["G"][i], s["f"][i] = x, g, f
 
     def fit(self, i: int) -> None:
-        """Makes H_i from the pairs; without any it is the median eigenvalue of H over the number of active functions."""
+        """Fits H_i to the pairs; without any it is the median eigenvalue of H over the number of active functions."""
         s = self.s
-        kept, before = s["S"][i].square().sum(1) > 0, s["B"][i].T @ (s["c"][i][:, None] * s["B"][i])
-        if bool(kept.any()):
-            lam, B, c = quadratic.bfgs(s["S"][i][kept], s["Y"][i][kept], float(s["lam"][s["active"]].max()))
+        pairs, before = s["S"][i].square().sum(1) > 0, s["B"][i].T @ (s["c"][i][:, None] * s["B"][i])
+        if bool(pairs.any()):
+            lam, B, c = quadratic.bfgs(s["S"][i][pairs], s["Y"][i][pairs], float(s["lam"][s["active"]].max()))
         else:
             lam, B, c = (
                 float(torch.linalg.eigvalsh(self.hessian()).quantile(0.5) / s["active"].sum()),

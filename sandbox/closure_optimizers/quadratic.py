@@ -27,9 +27,9 @@ def bfgs(S: Tensor, Y: Tensor, spare: float) -> tuple[float, Tensor, Tensor]:
     for s_j, y_j in zip(s.flip(0), y.flip(0), strict=True):
         # C ← C + yyᵀ/yᵀs - Cs sᵀC/sᵀCs
         Cs = C @ s_j
-        made = C + y_j.outer(y_j) / (y_j @ s_j) - Cs.outer(Cs) / (s_j @ Cs)
-        if bool(made.isfinite().all()):
-            C = made
+        updated = C + y_j.outer(y_j) / (y_j @ s_j) - Cs.outer(Cs) / (s_j @ Cs)
+        if bool(updated.isfinite().all()):
+            C = updated
     values, V = torch.linalg.eigh(C)
     positive = values[values > 0]
     median = float(positive.quantile(0.5)) if len(positive) else largest

@@ -30,13 +30,13 @@ def extend(P: Tensor, k: int, v: Tensor) -> int:
 
 
 def collapse(P: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, int]:
-    """(P', T, k) for the basis P' (n, K) of the vectors whose coordinates in P (n, K) are `rows` (r, K), of rank k < K.
+    """Returns (P', T, k) for the basis P' (n, K) of the vectors whose coordinates in P (n, K) are `rows` (r, K), of rank k < K.
 
     T (K, K) takes coordinates in P to those in P' of the orthogonal projection; columns of P' from k on are 0.
     """
     Q, k = rows.new_zeros(P.shape[1], P.shape[1]), 0
     for row in rows:
         k = extend(Q, k, row)
-    made = torch.zeros_like(P)
-    made[:, :k] = torch.linalg.qr(P @ Q[:, :k].to(P))[0]  # orthonormal but for rounding, which else would grow
-    return made, (made.T @ P).to(rows), k
+    basis = torch.zeros_like(P)
+    basis[:, :k] = torch.linalg.qr(P @ Q[:, :k].to(P))[0]  # orthonormal but for rounding, which else would grow
+    return basis, (basis.T @ P).to(rows), k

@@ -23,7 +23,7 @@ class SFO(OneVector):
     """θ ← θ - η s H⁻¹ Σ_i [g_i + H_i (θ - θ_i)],  H = Σ_i H_i,  for the sum of N functions f_i.
 
     g_i is the gradient of f_i at the point θ_i where it was last seen, H_i = λ_i I + B_iᵀ diag(c_i) B_i its BFGS Hessian from
-    its last pairs of steps and gradient changes.  Each step looks at one f_i, renews its model and goes to the sum's minimum.
+    its last pairs of steps and gradient changes.  Each step evaluates one f_i, renews its model and goes to the sum's minimum.
 
         batches = list(loader)
         optimizer = sandbox.closure_optimizers.SFO(model.parameters(), count=len(batches))
@@ -31,8 +31,9 @@ class SFO(OneVector):
             optimizer.step(lambda i: loss(model, batches[i]))     # fixed batches; the step does backward()
 
     params: tensors that need gradients, in one group.  count: N; 25 or more work best.  lr: η.
-    memory: pairs kept for each f_i, at least 1.  active: with how many f_i it begins.  Another joins where the gradients'
-    standard error exceeds their mean, both in the norm of H⁻¹, after a step that failed, or after a pass without a new one.
+    memory: pairs kept for each f_i, at least 1.  active: the number of f_i with which it begins.  Another joins where the
+    gradients' standard error exceeds their mean, both in the norm of H⁻¹, after a step that failed, or after a pass without a
+    new one.
     curvature: λ_i of the first ones.  It should be large: the first step is about the gradient over it.
     selection: which f_i comes after those seen less than twice.  "distance": the one whose θ_i is farthest from θ, in H or each
     in its H_i, by the toss of a coin; "cyclic"; "random".  seed: of all that is drawn.
@@ -40,13 +41,13 @@ class SFO(OneVector):
 
     A step has failed where f_i or its gradient is not finite, where f_i rose above its model by more than the other functions
     can have gained, or, new, lies three standard deviations above the others.  s is then halved (it goes back to 1 in the
-    course of a pass), f_i is looked at again at the point before, and the parameters return there unless it is worse.  A loss
+    course of a pass), f_i is evaluated again at the point before, and the parameters return there unless it is worse.  A loss
     10 times farther off than the model said is first approached to 1 %, up to 10 times.
 
     Everything is held in coordinates of an orthonormal basis P (n, K), K = 3N + 3 or all n dimensions where these are fewer.
     It grows by each new gradient; when full it shrinks to the span of all g_i and θ_i, and pairs lose what lies outside.
-    Words a parameter: K + 1.  A step costs a gradient (two or more where it fails), about 8 nK operations, once in N steps
-    40 nN², and O(K³).  All of the state is tensors, the first parameter's; coordinates are float64.
+    State elements per parameter: K + 1.  A step costs a gradient (two or more where it fails), about 8 nK operations,
+    once in N steps 40 nN², and O(K³).  All of the state is tensors, the first parameter's; coordinates are float64.
     Differs from the authors' program: pairs never reach back before a function's first evaluation, P has no random columns,
     what is not finite never enters the models, and a step that failed keeps both of its gradients.
 
@@ -54,7 +55,7 @@ class SFO(OneVector):
     where a loss is not finite at the point before, either.  After an error the parameters are what they were before the step.
     """
 
-    by_number = True  # the closure is told which of the fixed batches to take
+    by_number = True  # the closure takes the number of a fixed batch
 
     def __init__(
         self,
@@ -70,9 +71,9 @@ class SFO(OneVector):
         shortest: float = 1e-8,
         seed: int = 0,
     ) -> None:
-        for name, given in {"count": count, "memory": memory, "active": active}.items():
-            if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-                raise ValueError(f"SFO: {name} must be a whole number of at least 1, got {given!r}")
+        for name, size in {"count": count, "memory": memory, "active": active}.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"SFO: {name} must be a whole number of at least 1, got {size!r}")
         numbers = {"lr": lr, "curvature": curvature, "longest": longest, "shortest": shortest}
         for name, value in numbers.items():
             if isinstance(value, bool) or value not in Interval("(0, inf)"):
@@ -91,17 +92,17 @@ class SFO(OneVector):
         self.state[self._first] = state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch does, without its cast of the state to the parameters' dtype.  Raises ValueError for other shapes."""
+        """Loads as torch does, without its cast of the state to the parameters' dtype.  Raises ValueError for other shapes."""
         mine = self._state
-        given: dict[str, Tensor] = next(iter(state_dict["state"].values()), {})
+        saved: dict[str, Tensor] = next(iter(state_dict["state"].values()), {})
         shapes = lambda state: {k: tuple(v.shape) for k, v in state.items()}  # noqa: E731
-        if shapes(given) != shapes(mine):
+        if shapes(saved) != shapes(mine):
             raise ValueError("SFO: the checkpoint is of another count, memory or number of parameters")
         super().load_state_dict(state_dict)
-        self.state[self._first] = {k: v.detach().to(mine[k], copy=True) for k, v in given.items()}
+        self.state[self._first] = {k: v.detach().to(mine[k], copy=True) for k, v in saved.items()}
 
     def replace(self, i: int) -> None:
-        """Says that function i is another one from now on (a new batch): its pairs are forgotten, and it is looked at next.
+        """Replaces function i by another one (a new batch): forgets its pairs and evaluates it next.
 
         Raises IndexError for an i outside 0 … count - 1.
         """
@@ -140,7 +141,7 @@ class SFO(OneVector):
         return self._params[0].new_tensor(loss)
 
     def _look(self, closure: Any, i: int, model: Models, theta: Tensor) -> tuple[list[tuple[float, float, Tensor]], int]:
-        """What is learned of f_i, as (t, f, g) at θ_old + t (θ - θ_old), the last where to go on; and the number of calls."""
+        """Returns what is learned of f_i, as (t, f, g) at θ_old + t (θ - θ_old), the last where to go on, and the calls."""
         s, mark, calls = self._state, generators.states(), 0
 
         def at(t: float) -> tuple[float, float, Tensor]:
@@ -160,8 +161,8 @@ class SFO(OneVector):
         after, before = generators.states(), at(0.0)
         if not _finite(before):
             raise FloatingPointError(f"NaN or infinity in function {i} or its gradient also at the point before the last step")
-        known = bool(s["f"][i].isfinite())
-        expected = abs(model.predicted(i) - float(s["f"][i])) if known else abs(new[1] - before[1])
+        evaluated = bool(s["f"][i].isfinite())
+        expected = abs(model.predicted(i) - float(s["f"][i])) if evaluated else abs(new[1] - before[1])
         expected = max(expected, models.TINY) if math.isfinite(expected) else models.TINY
         for _ in range(10):
             if _finite(new) and new[1] - before[1] < 10 * expected:
@@ -190,24 +191,24 @@ class SFO(OneVector):
         if bool(once.any()):
             return int(once.nonzero()[0])
         if bool(never.any()):
-            return self._drawn(never)
+            return self._draw(never)
         if selection == "random":
-            return self._drawn(active)
+            return self._draw(active)
         if selection == "cyclic":
             i = int(active.nonzero()[int(s["turn"])])
             s["turn"].copy_((s["turn"] + 1) % active.sum())
             return i
-        whole, D = self._uniform() < 0.5, s["x"] - s["X"]
-        distances = ((D @ model.hessian()) * D).sum(1) if whole else model.squares()
+        in_sum, D = self._uniform() < 0.5, s["x"] - s["X"]
+        distances = ((D @ model.hessian()) * D).sum(1) if in_sum else model.squares()
         distances = distances.masked_fill(~s["active"], -math.inf)
-        if whole and float(distances.max()) < models.TINY and not bool(active.all()):  # all have been seen right here
-            i = self._drawn(~active)
+        if in_sum and float(distances.max()) < models.TINY and not bool(active.all()):  # all have been seen right here
+            i = self._draw(~active)
             s["active"][i] = True
             return i
         return int(distances.argmax())
 
     def _move(self, model: Models, failed: bool, theta: Tensor) -> None:
-        """From θ to the minimum of the sum of models; whether another function joins is seen on the way."""
+        """Goes from θ to the minimum of the sum of models; adds another function where one should join."""
         s, group, active = self._state, self.param_groups[0], self._state["active"]
         H, G = model.hessian(), s["G"][active]
         solved = torch.linalg.solve(H, torch.cat([model.gradient()[None], G]).T).T
@@ -228,21 +229,21 @@ class SFO(OneVector):
         a, R = len(G), G - G.mean(0)
         error = float((R * (solved[1:] - solved[1:].mean(0))).sum()) / max(a * (a - 1), 1)
         noisy = a > 1 and error >= float(G.mean(0) @ solved[1:].mean(0))
-        wanted = failed or noisy or int(s["waited"]) > a
+        joins = failed or noisy or int(s["waited"]) > a
         s["waited"] += 1
-        if wanted and a < len(active) and int(s["seen"][active.cpu()].min()) >= 2:
+        if joins and a < len(active) and int(s["seen"][active.cpu()].min()) >= 2:
             s["waited"].zero_()
-            active[self._drawn(~active.cpu())] = True
+            active[self._draw(~active.cpu())] = True
 
     def _uniform(self) -> float:
-        """In [0, 1), known from seed and number of draws alone."""
+        """Returns a number in [0, 1), from the seed and the number of draws alone."""
         self._state["draws"] += 1
-        drawn = hessian.generator(self.param_groups[0]["seed"], int(self._state["draws"]))
-        return float(torch.rand((), generator=drawn, dtype=torch.float64))
+        generator = hessian.generator(self.param_groups[0]["seed"], int(self._state["draws"]))
+        return float(torch.rand((), generator=generator, dtype=torch.float64))
 
-    def _drawn(self, among: Tensor) -> int:
-        found = among.nonzero()[:, 0]
-        return int(found[int(self._uniform() * len(found))])
+    def _draw(self, among: Tensor) -> int:
+        places = among.nonzero()[:, 0]
+        return int(places[int(self._uniform() * len(places))])
 
     @property
     def _first(self) -> Tensor:
@@ -256,8 +257,8 @@ class SFO(OneVector):
         return self._flat([p.detach() for p in self._params])
 
     def _flat(self, tensors: list[Tensor | None]) -> Tensor:
-        made = super()._flat(tensors)
-        return made.to(torch.promote_types(made.dtype, torch.float32))
+        vector = super()._flat(tensors)
+        return vector.to(torch.promote_types(vector.dtype, torch.float32))
 
     def _put(self, vector: Tensor) -> None:
         for p, v in zip(self._params, self._apart(vector), strict=True):

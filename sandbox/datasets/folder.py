@@ -17,7 +17,7 @@ class DataError(ValueError):
 
 
 def root(folder: str | Path | None) -> Path | None:
-    """The folder of full data sets: `folder`, else what SANDBOX_DATA names, else None.
+    """Returns the folder of full data sets: `folder`, else what SANDBOX_DATA names, else None.
 
     Raises DataError where the folder that is named does not exist.
     """
@@ -31,7 +31,7 @@ def root(folder: str | Path | None) -> Path | None:
 
 
 def required(folder: str | Path | None, form: str) -> Path:
-    """As `root`, where there must be one.  form: what the folder must hold, for the message."""
+    """Returns `root(folder)`, and raises DataError where there is none.  form: what the folder must hold, for the message."""
     path = root(folder)
     if path is None:
         raise DataError(f"this data set is not part of the package: give folder=… or set {VARIABLE}; it must hold {form}")
@@ -39,32 +39,32 @@ def required(folder: str | Path | None, form: str) -> Path:
 
 
 def existing(path: Path, form: str) -> Path:
-    """`path`, if it exists.  Raises DataError with the form expected otherwise."""
+    """Returns `path` if it exists.  Raises DataError with the form expected otherwise."""
     if not path.exists():
         raise DataError(f"{path} does not exist; the folder must hold {form}")
     return path
 
 
-def check_count(what: str, found: int, *allowed: int) -> None:
-    """Raises DataError unless `found` is one of the numbers `allowed`."""
-    if found not in allowed:
+def check_count(what: str, count: int, *allowed: int) -> None:
+    """Raises DataError unless `count` is one of the numbers `allowed`."""
+    if count not in allowed:
         expected = " or ".join(f"{n:,}" for n in allowed)
-        raise DataError(f"the number of {what} must be {expected}, found {found:,}")
+        raise DataError(f"the number of {what} must be {expected}, found {count:,}")
 
 
 def check_hash(path: Path, expected: str) -> Path:
-    """`path`, if its digest is `expected`: SHA-256 in hexadecimal, or "md5:" and one.  Raises DataError otherwise."""
+    """Returns `path` if its digest is `expected`: SHA-256 in hexadecimal, or "md5:" and one.  Raises DataError otherwise."""
     name, _, digest = expected.rpartition(":")
     algorithm = name or "sha256"
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, algorithm).hexdigest()
-    if found != digest:
-        raise DataError(f"{algorithm} of {path} must be {digest}, found {found}: the file is damaged or another one")
+        actual = hashlib.file_digest(file, algorithm).hexdigest()
+    if actual != digest:
+        raise DataError(f"{algorithm} of {path} must be {digest}, found {actual}: the file is damaged or another one")
     return path
 
 
 def read(path: Path) -> bytes:
-    """The content of a file, decompressed where its name ends in .gz or .xz."""
+    """Returns the content of a file, decompressed where its name ends in .gz or .xz."""
     raw = path.read_bytes()
     if path.suffix == ".gz":
         return gzip.decompress(raw)
@@ -72,6 +72,6 @@ def read(path: Path) -> bytes:
 
 
 def rows(path: Path) -> list[list[str]]:
-    """The rows of a tab-separated file without its header, as lists of fields."""
+    """Returns the rows of a tab-separated file without its header, as lists of fields."""
     lines = read(path).decode("utf-8").rstrip("\n").split("\n")
     return [line.split("\t") for line in lines[1:]]

@@ -1,4 +1,4 @@
-"""ImageNet from a folder of JPEG files, one folder a class; images are decoded as they are asked for."""
+"""ImageNet from a folder of JPEG files, one folder per class; images are decoded when they are read."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def imagenet(folder: str | Path | None = None) -> dict[str, ImageFiles]:
     From imagenet/ in `folder` or SANDBOX_DATA.  Raises DataError where classes or images are missing.
     """
     place = existing(required(folder, FORM) / "imagenet", FORM)
-    found = {}
+    splits = {}
     for part, name in (("train", "train"), ("test", "val")):
         classes = sorted(entry for entry in existing(place / name, FORM).iterdir() if entry.is_dir())
         check_count(f"classes in imagenet/{name}", len(classes), 1_000)
         files = [(path, k) for k, each in enumerate(classes) for path in sorted(each.iterdir())]
         check_count(f"images in imagenet/{name}", len(files), COUNTS[name])
-        found[part] = ImageFiles([path for path, _ in files], [k for _, k in files])
-    return found
+        splits[part] = ImageFiles([path for path, _ in files], [k for _, k in files])
+    return splits

@@ -96,16 +96,16 @@ def cifar10(folder: str | Path | None = None, validation: int = 0) -> dict[str, 
     """
     place = root(folder)
     if place is None:
-        found = {path.name: path for path in _download(CIFAR_URL, CIFAR_SHA256, unpack=True)}
-        paths = {name: found[name] for name in CIFAR_FILES}
+        downloaded = {path.name: path for path in _download(CIFAR_URL, CIFAR_SHA256, unpack=True)}
+        paths = {name: downloaded[name] for name in CIFAR_FILES}
     else:
         paths = {name: existing(place / "cifar-10-batches-py" / name, CIFAR_FORM) for name in CIFAR_FILES}
     parts = [_cifar(check_hash(paths[name], digest)) for name, digest in CIFAR_FILES.items()]
     train = Images(torch.cat([p.x for p in parts[:-1]]), torch.cat([p.y for p in parts[:-1]]))
     check_count("training and validation images", len(train), 50_000)
     check_count("test images", len(parts[-1]), 10_000)
-    kept = 50_000 - _checked(validation, 50_000)
-    return {"train": train[:kept], "validation": train[kept:], "test": parts[-1]}
+    train_rows = 50_000 - _checked(validation, 50_000)
+    return {"train": train[:train_rows], "validation": train[train_rows:], "test": parts[-1]}
 
 
 def _checked(validation: int, of: int) -> int:
@@ -121,8 +121,8 @@ def _fashion(paths: dict[str, Path], validation: int) -> dict[str, Images]:
         x, y = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
         check_count(f"labels of {part}", len(y), len(x))
         parts.append(Images(x[:, None], y.long()))
-    kept = len(parts[0]) - validation
-    return {"train": parts[0][:kept], "validation": parts[0][kept:], "test": parts[1]}
+    train_rows = len(parts[0]) - validation
+    return {"train": parts[0][:train_rows], "validation": parts[0][train_rows:], "test": parts[1]}
 
 
 def _cifar(path: Path) -> Images:
@@ -137,7 +137,7 @@ def _download(url: str, digest: str, unpack: bool = False) -> list[Path]:
     except ImportError as error:
         raise DataError(f"{url} is downloaded by pooch: pip install 'apollo-sandbox[data]', or give folder=…") from error
     try:
-        found = pooch.retrieve(url, known_hash=f"sha256:{digest}", processor=pooch.Untar() if unpack else None)
+        files = pooch.retrieve(url, known_hash=f"sha256:{digest}", processor=pooch.Untar() if unpack else None)
     except (OSError, ValueError) as error:
         raise DataError(f"{url} could not be downloaded ({error}); give folder=… or set SANDBOX_DATA") from error
-    return [Path(path) for path in ([found] if isinstance(found, str) else found)]
+    return [Path(path) for path in ([files] if isinstance(files, str) else files)]

@@ -22,7 +22,7 @@ _TEXTS = {"speeches-en.tsv": SPEECHES_SHA256, "verses-en-es.tsv": VERSES_SHA256}
 
 
 def first_of_each(labels: np.ndarray, *sizes: int) -> np.ndarray:
-    """Rows with the first sizes[0] of each class, then the next sizes[1] of each, …; within a part in the order of `labels`."""
+    """Returns rows: the first sizes[0] of each class, then the next sizes[1], …; in each part in the order of `labels`."""
     ranks = np.empty(len(labels), dtype=int)  # how many of its class stand before it
     for label in np.unique(labels):
         mine = labels == label
@@ -34,17 +34,17 @@ def first_of_each(labels: np.ndarray, *sizes: int) -> np.ndarray:
 
 
 def to_idx(array: np.ndarray) -> bytes:
-    """An array of bytes in the IDX form, read back by `images.idx`."""
+    """Returns an array of bytes in the IDX form, read back by `images.idx`."""
     header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
     return header + np.ascontiguousarray(array, dtype=np.uint8).tobytes()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """What the packaged files hold, by name, before compression.
+    """Returns what the packaged files hold, by name, before compression.
 
     Raises DataError where a source file is missing or differs.
     """
-    found = {}
+    files = {}
     arrays = {}
     for name, digest in FASHION_FILES.items():
         path = check_hash(existing(folder / "fashion-mnist" / f"{name}.gz", FASHION_FORM), digest)
@@ -52,10 +52,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     for part, sizes in (("train", (TRAIN, VALIDATION)), ("t10k", (TEST,))):
         rows = first_of_each(arrays[f"{part}-labels-idx1-ubyte"], *sizes)
         for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
-            found[name] = to_idx(arrays[name][rows])
+            files[name] = to_idx(arrays[name][rows])
     for name, digest in _TEXTS.items():
-        found[name] = read(check_hash(existing(folder / f"{name}.gz", f"{name}.gz"), digest))
-    return found
+        files[name] = read(check_hash(existing(folder / f"{name}.gz", f"{name}.gz"), digest))
+    return files
 
 
 def make(folder: Path, target: Path = PACKAGED) -> None:

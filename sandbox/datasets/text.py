@@ -45,9 +45,9 @@ def speeches(folder: str | Path | None = None) -> dict[str, list[str]]:
 
     From the package, or from speeches-en.tsv.gz in `folder`.  Raises DataError where a check fails.
     """
-    found = rows(_packaged("speeches-en.tsv", SPEECHES_SHA256, folder))
-    check_count("speeches", len(found), 233)
-    return {split: [text for _, text in found[part]] for split, part in SPEECH_SPLITS.items()}
+    table = rows(_packaged("speeches-en.tsv", SPEECHES_SHA256, folder))
+    check_count("speeches", len(table), 233)
+    return {split: [text for _, text in table[part]] for split, part in SPEECH_SPLITS.items()}
 
 
 def verses(folder: str | Path | None = None, longest: int | None = None) -> dict[str, Pairs]:
@@ -56,14 +56,14 @@ def verses(folder: str | Path | None = None, longest: int | None = None) -> dict
     longest: leave out pairs with more than so many white-space words on a side.
     From the package, or from verses-en-es.tsv.gz in `folder`.  Raises DataError where a check fails.
     """
-    found = rows(_packaged("verses-en-es.tsv", VERSES_SHA256, folder))
-    check_count("verse pairs", len(found), 30_672)
+    table = rows(_packaged("verses-en-es.tsv", VERSES_SHA256, folder))
+    check_count("verse pairs", len(table), 30_672)
     split_of = dict.fromkeys(VALIDATION_SECTIONS, "validation") | dict.fromkeys(TEST_SECTIONS, "test")
-    kept: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
-    for section, english, spanish in found:
+    splits: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
+    for section, english, spanish in table:
         if longest is None or max(len(english.split()), len(spanish.split())) <= longest:
-            kept[split_of.get(section, "train")].append((english, spanish))
-    return {split: Pairs([s for s, _ in pairs], [t for _, t in pairs]) for split, pairs in kept.items()}
+            splits[split_of.get(section, "train")].append((english, spanish))
+    return {split: Pairs([s for s, _ in pairs], [t for _, t in pairs]) for split, pairs in splits.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,16 +102,18 @@ def wmt14(folder: str | Path | None = None) -> dict[str, Pairs]:
     filtered 2,737) to evaluate.
     """
     place = existing(required(folder, WMT_FORM) / "wmt14", WMT_FORM)
-    found = {}
+    splits = {}
     for split, name in (("train", "train"), ("validation", "valid"), ("test", "test")):
         source, target = (_lines(existing(place / f"{name}.{side}", WMT_FORM)) for side in ("en", "de"))
         check_count(f"lines of wmt14/{name}.de", len(target), len(source))
-        found[split] = Pairs(source, target)
-    check_count("pairs in wmt14/valid", len(found["validation"]), 3_000)
-    check_count("pairs in wmt14/test", len(found["test"]), 2_737, 3_003)
-    if not 3_900_000 <= len(found["train"]) <= 4_600_000:
-        raise DataError(f"the number of pairs in wmt14/train must lie in [3,900,000, 4,600,000], found {len(found['train']):,}")
-    return found
+        splits[split] = Pairs(source, target)
+    check_count("pairs in wmt14/valid", len(splits["validation"]), 3_000)
+    check_count("pairs in wmt14/test", len(splits["test"]), 2_737, 3_003)
+    if not 3_900_000 <= len(splits["train"]) <= 4_600_000:
+        raise DataError(
+            f"the number of pairs in wmt14/train must lie in [3,900,000, 4,600,000], found {len(splits['train']):,}"
+        )
+    return splits
 
 
 def _lines(path: Path) -> list[str]:
@@ -127,9 +129,9 @@ def _packaged(name: str, digest: str, folder: str | Path | None) -> Path:
     return check_hash(existing(place / f"{name}.gz", f"{name}.gz"), digest)
 
 
-def most_frequent(found: Iterable[str], size: int) -> list[str]:
+def most_frequent(words: Iterable[str], size: int) -> list[str]:
     """The `size` - 1 most frequent words (ties by the alphabet) after "<unk>", which stands for all others."""
     if size < 2:
         raise ValueError(f"size must be at least 2, got {size}")
-    counts = Counter(found)
+    counts = Counter(words)
     return ["<unk>", *sorted(counts, key=lambda w: (-counts[w], w))[: size - 1]]

@@ -35,7 +35,7 @@ class BareLoss(PureTask):
     name, about, convex, metric, higher_is_better, steps = "loss", "", False, "loss", False, 100
 
     def __init__(self, loss: Any, params: Any, batches: Any) -> None:
-        self.loss, self.params, self.given = loss, params, batches  # type: ignore[method-assign]
+        self.loss, self.params, self.batches_of = loss, params, batches  # type: ignore[method-assign]
 
     def init(self, seed: int) -> Any:
         """Returns the same start for every seed."""
@@ -45,7 +45,7 @@ class BareLoss(PureTask):
         """Yields the seed's batches, from the beginning again when they end; None without any."""
         while True:
             empty = True
-            for batch in [None] if self.given is None else self.given(seed):
+            for batch in [None] if self.batches_of is None else self.batches_of(seed):
                 empty = False
                 yield batch
             if empty:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -173,8 +172,13 @@ def member(arguments: Sequence[Any], axes: Sequence[tuple[int | None, int | None
     parts = []
     for tree, axis in zip(arguments, axes, strict=True):
         place = {CONFIGURATION: (configuration,), SEED: (seed,), MEMBER: (seed, configuration)}[axis]
-        parts.append(pytree.tree_map_only(Tensor, operator.itemgetter(place), tree))
+        parts.append(at(tree, place))
     return [[float(v) for v in parts[0]], *parts[1:]]
+
+
+def at(tree: Any, place: Any) -> Any:
+    """Returns every tensor of a tree at an index or slice."""
+    return pytree.tree_map_only(Tensor, lambda x: x[place], tree)
 
 
 def checked(step: Callable[..., Any], *inputs: Any) -> Any:

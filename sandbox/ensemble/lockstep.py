@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -98,7 +97,7 @@ class Lockstep:
         return self.settings.factors[t - 1] * self.plain
 
     def _function(self, probed: bool) -> Callable[..., Any]:
-        """The step of the whole grid, with or without probes."""
+        """Returns the step of the whole grid, with or without probes."""
         if probed not in self._steps:
             probes = self.settings.probes if probed else {}
             one = grid.member_step(self.group, self._loss, probes, need(probes, "D_old"))
@@ -135,10 +134,7 @@ class Lockstep:
         """
         seeds, configs = (min(2, n) for n in pytree.tree_leaves(self.params)[0].shape[:2])
         cut = {grid.CONFIGURATION: slice(configs), grid.SEED: slice(seeds), grid.MEMBER: (slice(seeds), slice(configs))}
-        inputs = tuple(
-            pytree.tree_map_only(Tensor, operator.itemgetter(cut[axes]), tree)
-            for tree, axes in zip(inputs, grid.LOOK, strict=True)
-        )
+        inputs = tuple(grid.at(tree, cut[axes]) for tree, axes in zip(inputs, grid.LOOK, strict=True))
         look, together = grid.first_look(self.group, self._loss), list[Any]()
         if streams.draws(lambda: together.append(grid.over_grid(look, grid.LOOK)(*inputs)), self.held):
             raise grid.Unbatchable("its loss draws random numbers, which members would share")
@@ -153,7 +149,7 @@ class Lockstep:
                         raise grid.Unbatchable("under vmap its loss or gradient has not the values of a single run")
 
     def _faster(self, function: Callable[..., Any], inputs: Any) -> Callable[..., Any]:
-        """The same step compiled, or recorded where Python would take most of its time."""
+        """Returns the same step compiled, or recorded where Python would take most of its time."""
         if self.settings.compiled:
             from sandbox.ensemble.compiled import compiled
 

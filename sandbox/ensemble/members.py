@@ -1,4 +1,4 @@
-"""Who takes part: recipes with their rates, grouped by structure, their numbers stacked."""
+"""Members of an ensemble: recipes with their rates, grouped by structure, their numbers stacked."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Config:
     lr: Any
 
     def rate(self, t: int) -> float:
-        """η at update t, without any schedule around it."""
+        """Returns η at update t, without any schedule around it."""
         return float(self.lr(t) if callable(self.lr) else self.lr)
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Configurations of one structure.  places: where they stand in the list that was asked for."""
+    """Configurations of one structure.  places: their places in the list of all configurations."""
 
     places: list[int]
     configs: list[Config]
@@ -53,13 +53,13 @@ class Group:
         )
 
     def recipe(self, varied: Sequence[Any]) -> Recipe:
-        """The recipe with these numbers in the places that vary."""
+        """Returns the recipe with these numbers in the places that vary."""
         rest = iter(varied)
         return pytree.tree_unflatten([next(rest) if leaf is None else leaf for leaf in self.fixed], self.spec)
 
 
 def structure(spec: Any) -> tuple[Any, ...]:
-    """What only equal structures share: the spec and its classes themselves, since specs of classes called alike are equal."""
+    """Returns what only equal structures share: the spec and its classes, since specs of classes of one name are equal."""
 
     def classes(spec: Any) -> Iterator[Any]:
         yield spec.type
@@ -70,39 +70,39 @@ def structure(spec: Any) -> tuple[Any, ...]:
 
 
 def _numbers(recipe: Recipe) -> tuple[list[float], Any]:
-    """Its numbers but the rate, and its structure."""
+    """Returns its numbers but the rate, and its structure."""
     leaves, spec = pytree.tree_flatten(recipe.at_rate(1.0))
     return [float(leaf) for leaf in leaves], spec
 
 
 def _once_each(configs: Sequence[Config], function: Callable[[Recipe], T]) -> list[T]:
-    """function(recipe) of each, called once for all rates of a recipe: of a thousand rates it would take most of the time."""
-    known = {id(config.recipe): config.recipe for config in configs}
-    found = {key: function(recipe) for key, recipe in known.items()}
-    return [found[id(config.recipe)] for config in configs]
+    """Returns function(recipe) of each, called once for all rates of a recipe: for a thousand it takes most of the time."""
+    recipes = {id(config.recipe): config.recipe for config in configs}
+    values = {key: function(recipe) for key, recipe in recipes.items()}
+    return [values[id(config.recipe)] for config in configs]
 
 
 def groups(configs: Sequence[Config]) -> list[Group]:
-    """Configurations of equal structure together; numbers that all of them share stay numbers."""
-    found: dict[Any, tuple[Any, list[int], list[list[Any]]]] = {}
+    """Groups configurations of equal structure; numbers that all of them share stay numbers."""
+    alike: dict[Any, tuple[Any, list[int], list[list[Any]]]] = {}
     for place, (row, spec) in enumerate(_once_each(configs, _numbers)):
-        _, places, rows = found.setdefault(structure(spec), (spec, [], []))
+        _, places, rows = alike.setdefault(structure(spec), (spec, [], []))
         places.append(place)
         rows.append(row)
-    made = []
-    for spec, places, rows in found.values():
+    grouped = []
+    for spec, places, rows in alike.values():
         fixed: list[Any] = []
         varied = []
         for column in zip(*rows, strict=True):
             same = len(set(column)) == 1
             fixed.append(column[0] if same else None)
             varied += [] if same else [torch.tensor(column, dtype=torch.float64)]
-        made.append(Group(places, [configs[i] for i in places], spec, fixed, varied))
-    return made
+        grouped.append(Group(places, [configs[i] for i in places], spec, fixed, varied))
+    return grouped
 
 
 def stacked(recipe: Recipe, numbers: dict[str, Any]) -> tuple[Recipe, Recipe]:
-    """A recipe with batches (n,) in some numbers, by dotted name, and its `in_dims` for torch.func.vmap.
+    """Returns a recipe with batches (n,) in some numbers, by dotted name, and its `in_dims` for torch.func.vmap.
 
     What needs more of each step than `run` keeps (a whole history, say) steps such a recipe itself.
     """
@@ -114,7 +114,7 @@ def stacked(recipe: Recipe, numbers: dict[str, Any]) -> tuple[Recipe, Recipe]:
 
 
 def table(configs: Sequence[Config], seeds: Sequence[int]) -> pl.DataFrame:
-    """A row a member: "member", "variant", every number that some configurations do not share, "lr" and "seed"."""
+    """Returns one row per member: "member", "variant", every number that some configurations do not share, "lr" and "seed"."""
     import polars as pl
 
     numbers = _once_each(configs, Recipe.hyperparameters)
@@ -122,9 +122,9 @@ def table(configs: Sequence[Config], seeds: Sequence[int]) -> pl.DataFrame:
     differ = [name for name in names if len({_plain(row.get(name)) for row in numbers}) > 1]
     rows = []
     for config, row in zip(configs, numbers, strict=True):
-        own = {name: _plain(row.get(name)) for name in differ}
+        differing = {name: _plain(row.get(name)) for name in differ}
         lr = math.nan if callable(config.lr) else float(config.lr)
-        rows += [{"variant": config.recipe.name, **own, "lr": lr, "seed": seed} for seed in seeds]
+        rows += [{"variant": config.recipe.name, **differing, "lr": lr, "seed": seed} for seed in seeds]
     # a number that the first recipes lack is None in their rows
     return pl.DataFrame([{"member": i, **row} for i, row in enumerate(rows)], infer_schema_length=None)
 

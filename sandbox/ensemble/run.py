@@ -39,7 +39,7 @@ class Ensemble:
 
     members: a DataFrame, one row per member: variant, the numbers in which recipes differ, lr (NaN for a function of t), seed.
     loss: (members, steps), on each step's own batch, before the step.  finite: (members, steps), of loss and gradients.
-    at: the steps after which `evaluations` were made, 0 first.  evaluations: name -> (members, len(at)): train_loss,
+    at: the steps of the `evaluations`, 0 first.  evaluations: name -> (members, len(at)): train_loss,
     validation_loss, validation_metric, floor_occupancy (NaN where there is no floor).  probed: the sampled steps; probes:
     name -> (members, len(probed)), NaN where a probe gives no value; measured: of the same form, whether it gave one, which may
     be NaN too.  params: the final parameters, each with a first axis of members.
@@ -134,7 +134,7 @@ def run(
         raise TypeError("a vectorised run knows schedules by name only")
     factors = schedules.factors(steps, warmup, schedule)
     settings = Settings(task, seeds, steps, factors, evaluations, find(probes), every, compiled, memory)
-    members = table(configs, seeds)  # now: what is wrong with it is said before anything is trained
+    members = table(configs, seeds)  # now: its errors come before anything is trained
     training = _Training(settings, len(configs), progress, evaluated)
     for group in groups(configs):
         training.add(group)
@@ -203,7 +203,7 @@ class _Training:
         """Returns the results of all groups, in the order of the members."""
         order = np.argsort(self.places, kind="stable")
 
-        def joined(name: str) -> np.ndarray:
+        def rows(name: str) -> np.ndarray:
             return np.concatenate([getattr(part, name) for part in self.chunks])[order]
 
         def columns(kind: str) -> dict[str, np.ndarray]:
@@ -214,7 +214,7 @@ class _Training:
             lambda *parts: torch.cat(parts)[torch.as_tensor(order)], *(part.params for part in self.chunks)
         )
         return Ensemble(
-            members=members, loss=joined("loss"), finite=joined("finite"), at=self.settings.at,
+            members=members, loss=rows("loss"), finite=rows("finite"), at=self.settings.at,
             evaluations=columns("evaluations"), probed=self.settings.probed, probes=columns("probes"),
             measured=columns("measured"), params=params,
             looped=self.looped, chunk=self.largest, seconds=seconds,

@@ -1,6 +1,6 @@
 """The probes that come with the package: functions of a `View`, of one tensor or of all, that give a number or None.
 
-A probe of one's own is such a function; it is called by its name:
+A user's probe is such a function, named after it:
 
     def step_length(v):
         return (v.theta_new - v.theta).norm()
@@ -33,7 +33,7 @@ def needs(*names: str) -> Callable[[P], P]:
 
 
 def floor_occupancy(v: View) -> Tensor | None:
-    """Share of the coordinates whose D is the floor and not the curvature."""
+    """Returns the share of the coordinates whose D is the floor and not the curvature."""
     return None if v.floor is None else v.floor.to(v.theta.dtype).mean()
 
 
@@ -46,12 +46,12 @@ def secant_residual(v: View) -> Tensor | None:
 
 
 def curvature_sign(v: View) -> Tensor | None:
-    """Sign of dᵀB d of the new B and the old d: -1 where the estimate says that the last step went along a maximum."""
+    """Returns the sign of dᵀB d of the new B and the old d: -1 where by the estimate the last step went along a maximum."""
     return None if v.d_old is None or v.B is None else (v.B * v.d_old * v.d_old).sum().sign()
 
 
 def direction_norm(v: View) -> Tensor:
-    """‖d‖₂ of this step."""
+    """Returns ‖d‖₂ of this step."""
     return v.d.norm()
 
 
@@ -63,13 +63,13 @@ def path_length(v: View) -> Tensor | None:
 
 @needs("D_old")
 def condition_failures(v: View) -> Tensor | None:
-    """Share of the coordinates where D_t/η_t is smaller than D_{t-1}/η_{t-1}: Theorem 2's repair needs 0."""
+    """Returns the share of the coordinates where D_t/η_t is smaller than D_{t-1}/η_{t-1}: Theorem 2's repair needs 0."""
     return None if v.D_old is None else _failing(v).to(v.theta.dtype).mean()
 
 
 @needs("D_old")
 def first_failure(v: View) -> Tensor | None:
-    """The first such coordinate, counted through the tensor (all tensors) in order; -1 where there is none."""
+    """Returns the first such coordinate, counted through the tensor (all tensors) in order; -1 where there is none."""
     if v.D_old is None:
         return None
     failing = _failing(v)
@@ -106,7 +106,7 @@ def relative_error(v: View) -> Tensor | None:
 
 @needs("truth")
 def sign_agreement(v: View) -> Tensor | None:
-    """Share of the coordinates where estimate and truth have the same sign."""
+    """Returns the share of the coordinates where estimate and truth have the same sign."""
     if v.estimate is None or v.truth is None:
         return None
     return (v.estimate.sign() == v.truth.sign()).to(v.theta.dtype).mean()

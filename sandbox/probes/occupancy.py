@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def floor_occupancy(optimizer: Optimizer) -> float | None:
-    """Share of coordinates whose D is the rectifier's floor and not the curvature; None where no recipe has a floor.
+    """Returns the share of coordinates whose D is the rectifier's floor, not the curvature; None where no recipe has a floor.
 
     Where |B| is under the floor Apollo is momentum SGD, so this is the first thing to know about a run.
     Raises TypeError for parameters that are DTensors.
@@ -37,7 +37,7 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
 
 
 def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
-    """The coordinates of a tensor on the floor at its last step; None where the recipe has none or cannot recall B.
+    """Returns the mask of the coordinates on the floor at a tensor's last step; None without a floor or a recalled B.
 
     recipe: with its functions of t as they were at that step; what the state remembers of it is taken from there.
     """

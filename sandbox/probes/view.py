@@ -23,11 +23,11 @@ class View:
 
     t, lr, lr_old: the step's number from 1, η_t and η_{t-1}.  theta, theta_new: before and after.  g: the gradient as the
     method sees it.  m_old, m, y: averages and their difference.  u: numerator of the direction.  d_old, d: previous and new
-    direction.  B: curvature; averaged: what the averaging block made of it; D, D_old: its rectified form now and one step
-    before (where the probe needs it).  floor: mask of the coordinates on the rectifier's floor.  estimate: what `averaged`
-    says of the Hessian's diagonal (B/η for Apollo).  residual: of the secant equation, 0-d.  truth: the diagonal to compare
-    with.  In another basis than Standard B, averaged, D and floor are of its coordinates.  Parameters and state are not copied:
-    a probe that keeps a vector keeps a clone.
+    direction.  B: curvature; averaged: the averaging block's output; D, D_old: its rectified form now and one step
+    before (where the probe needs it).  floor: mask of the coordinates on the rectifier's floor.  estimate: of the
+    Hessian's diagonal, from `averaged` (B/η for Apollo).  residual: of the secant equation, 0-d.  truth: the diagonal to
+    compare with.  In another basis than Standard B, averaged, D and floor are of its coordinates.  Parameters and state are not
+    copied: a probe that keeps a vector keeps a clone.
     """
 
     recipe: Recipe
@@ -47,7 +47,7 @@ class View:
     B: Tensor | None = None
     averaged: Tensor | None = None
     D_old: Tensor | None = None
-    lr_before: Any = None  # η of the step that made D_old
+    lr_before: Any = None  # η of the step that computed D_old
     floor: Tensor | None = None
     estimate: Tensor | None = None
     residual: Tensor | None = None
@@ -61,7 +61,7 @@ _VECTORS = (
 
 
 def of(recipe: Recipe, x: Flow) -> View:
-    """The view of a finished step."""
+    """Returns the view of a finished step."""
     n = x.theta.numel()
 
     def vector(value: Any) -> Tensor | None:
@@ -84,13 +84,13 @@ def of(recipe: Recipe, x: Flow) -> View:
 
 
 def split(view: View, sizes: Sequence[int]) -> list[View]:
-    """A view of tensors that made a step together, taken apart again."""
+    """Splits the view of tensors that stepped together into one view per tensor."""
     parts = {name: value.split(list(sizes)) for name in _VECTORS if (value := getattr(view, name)) is not None}
     return [dataclasses.replace(view, **{name: part[i] for name, part in parts.items()}) for i in range(len(sizes))]
 
 
 def join(views: Sequence[View]) -> View:
-    """Views of several tensors end to end; a field that one of them lacks is None.  The residual is their largest."""
+    """Joins the views of several tensors end to end; a field that one of them lacks is None.  The residual is their largest."""
     joined: dict[str, Any] = {}
     for name in _VECTORS:
         values = [getattr(view, name) for view in views]

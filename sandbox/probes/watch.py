@@ -1,7 +1,7 @@
 """`Watch`: probes on an optimizer, whatever its backend, without changing its trajectory.
 
-At the steps that it samples it computes the step once more, eagerly, from the same parameters, gradients and state, and shows
-what came out to the probes; the backend's own step knows nothing of it.
+At the steps that it samples it computes the step once more, eagerly, from the same parameters, gradients and state, and hands
+the result to the probes; the backend's own step is not involved.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ EVERYTHING = "(all)"  # the row of all tensors together
 
 
 def find(probes: Iterable[str | Probe]) -> dict[str, Probe]:
-    """Probes by name.  Raises ValueError for an unknown or double name, TypeError for what cannot be called."""
-    found: dict[str, Probe] = {}
+    """Returns probes by name.  Raises ValueError for an unknown or double name, TypeError for what cannot be called."""
+    by_name: dict[str, Probe] = {}
     for probe in [probes] if isinstance(probes, str) or callable(probes) else probes:
         if isinstance(probe, str):
             if probe not in measures.ALL:
@@ -39,10 +39,10 @@ def find(probes: Iterable[str | Probe]) -> dict[str, Probe]:
         if not callable(probe):
             raise TypeError(f"a probe is a function of a View, or the name of one, got {probe!r}")
         name = getattr(probe, "__name__", type(probe).__name__)
-        if name in found:
+        if name in by_name:
             raise ValueError(f"two probes are called {name!r}")
-        found[name] = probe
-    return found
+        by_name[name] = probe
+    return by_name
 
 
 def need(probes: dict[str, Probe], what: str) -> bool:
@@ -56,8 +56,8 @@ class Watch:
     probes: names of `sandbox.probes.ALL` or functions of a `View`; default all.
     every: k ≥ 1; steps k, 2k, … are sampled.  at: these steps, counted from 1, in their place.
     truth: {name: parameter} -> {name: Hessian diagonal}, called at θ before a sampled step (see `sandbox.curvature`); without
-        it probes that need a truth say nothing.
-    tensors: also a row for each tensor, and not only for all of them together.
+        it probes that need a truth give nothing.
+    tensors: also a row per tensor, and not only for all of them together.
     `rows` holds {"step", "tensor", "probe", "value"}, `frame()` the same as a DataFrame.
     """
 
@@ -112,8 +112,8 @@ class Watch:
                     f"truth gave no diagonal for {', '.join(lacking)}; it gave {', '.join(sorted(truth)) or 'none'}"
                 )
             seen = {name: dataclasses.replace(v, truth=truth[name].detach().reshape(-1)) for name, v in seen.items()}
-        whole = {EVERYTHING: _joined(list(seen.values()))} if len(seen) != 1 else {EVERYTHING: next(iter(seen.values()))}
-        for tensor, v in {**whole, **(seen if self.tensors else {})}.items():
+        together = {EVERYTHING: _join(list(seen.values()))} if len(seen) != 1 else {EVERYTHING: next(iter(seen.values()))}
+        for tensor, v in {**together, **(seen if self.tensors else {})}.items():
             for name, probe in self.probes.items():
                 value = probe(v)
                 if value is not None:
@@ -121,7 +121,7 @@ class Watch:
 
     @property
     def frame(self) -> Frame:
-        """What was measured: columns step, tensor, probe, value."""
+        """Returns what was measured: columns step, tensor, probe, value."""
         import polars as pl
 
         from sandbox.utils.frames import Frame
@@ -130,8 +130,8 @@ class Watch:
         return Frame(self.rows, schema=schema)
 
 
-def _joined(seen: list[View]) -> View:
-    """All tensors together, in the first one's dtype and on its device."""
+def _join(seen: list[View]) -> View:
+    """Returns all tensors together, in the first one's dtype and on its device."""
     like = seen[0].theta
     moved = [dataclasses.replace(v, **{n: _like(getattr(v, n), like) for n in (*views._VECTORS, "residual")}) for v in seen]
     return views.join(moved)
@@ -144,12 +144,12 @@ def _like(value: Any, like: Tensor) -> Any:
 
 
 def replay(cohort: Cohort, step: Step) -> list[View]:
-    """The views of a step that the cohort is about to make, an entry a tensor; nothing changes."""
-    found: list[View] = []
+    """Returns the views of a step that the cohort is about to make, one per tensor; nothing changes."""
+    each: list[View] = []
 
     def observe(members: list[int], recipe: Recipe, x: Flow) -> None:
-        found.extend(views.split(views.of(recipe, x), [cohort.params[i].numel() for i in members]))
+        each.extend(views.split(views.of(recipe, x), [cohort.params[i].numel() for i in members]))
 
     for _, run in reference.runs(cohort, step, reference.leaves_of(cohort, step), observe=observe):
         run()
-    return found
+    return each

@@ -50,12 +50,12 @@ _TASKS: dict[str, type[Task]] = {
 
 
 def names() -> list[str]:
-    """Every task's name."""
+    """Returns the names of all tasks."""
     return list(_TASKS)
 
 
 def get(name: str | Task, **options: Any) -> Task:
-    """The task meant by `name`; `options` are its constructor's (dtype, noise, …).
+    """Returns the task that `name` stands for; `options` go to its constructor (dtype, noise, …).
 
     A Task is itself.  A text with a colon is "module:attribute" or "file.py:attribute": a Task, or a class or function that
     makes one.  Everything else is a name.
@@ -66,16 +66,16 @@ def get(name: str | Task, **options: Any) -> Task:
     if not isinstance(name, str):
         raise TypeError(f"a task is a Task, a name, 'module:attribute' or 'file.py:attribute', got {name!r}")
     if ":" in name:
-        found = imports.attribute(name)
-        made = found(**options) if callable(found) and not isinstance(found, Task) else found
-        if not isinstance(made, Task):
-            raise ValueError(f"{name!r} is a {type(made).__name__}, not a Task")
-        return made
+        attribute = imports.attribute(name)
+        task = attribute(**options) if callable(attribute) and not isinstance(attribute, Task) else attribute
+        if not isinstance(task, Task):
+            raise ValueError(f"{name!r} is a {type(task).__name__}, not a Task")
+        return task
     return about(name)(**options)
 
 
 def about(name: str) -> type[Task]:
-    """The class of a task, for its facts without its data."""
+    """Returns the class of a task, for its facts without its data.  Raises ValueError for an unknown name."""
     if name not in _TASKS:
         raise ValueError(suggest.unknown("task", name, _TASKS))
     return _TASKS[name]

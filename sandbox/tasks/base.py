@@ -34,34 +34,34 @@ class PureTask(Task):
     pure = True
 
     def __init__(self) -> None:
-        """Nothing to be given."""
+        """Takes nothing."""
 
     def init(self, seed: int) -> Params:
-        """Initial parameters."""
+        """Returns the initial parameters."""
         raise TypeError(f"{type(self).__name__} must define init")
 
     def batches(self, seed: int) -> Iterator[Any]:
-        """An endless stream of batches, in an order that depends on the seed alone."""
+        """Yields batches without end, in an order that depends on the seed alone."""
         raise TypeError(f"{type(self).__name__} must define batches")
 
     def loss(self, params: Params, batch: Any, /) -> Tensor:
-        """The loss of a batch, 0-d, at `params`."""
+        """Returns the loss of a batch, 0-d, at `params`."""
         raise TypeError(f"{type(self).__name__} must define loss")
 
     def full(self, split: str) -> Any:
-        """A whole split as one batch; what has no data has one without noise."""
+        """Returns a whole split as one batch; a problem without data, a batch without noise."""
         raise TypeError(f"{type(self).__name__} must define full")
 
     def score(self, params: Params, batch: Any) -> Tensor:
-        """The metric on a batch, 0-d."""
+        """Returns the metric on a batch, 0-d."""
         raise TypeError(f"{type(self).__name__} must define score")
 
     def scores(self) -> dict[str, Callable[[Any, Any], Any]]:
-        """The one metric."""
+        """Returns the one metric."""
         return {self.metric: self.score}
 
     def start(self, seed: int) -> Params:
-        """The initial parameters as leaves that take gradients."""
+        """Returns the initial parameters as leaves that take gradients."""
         with Generators(seed, "init", held=self.generators()):
             return {name: p.clone().requires_grad_() for name, p in self.init(seed).items()}
 
@@ -72,16 +72,16 @@ class PureTask(Task):
         return draws(lambda: self.loss(params, batch), self.generators())
 
     def stream(self, seed: int, model: Params) -> Iterator[Any]:
-        """`batches(seed)`."""
+        """Returns `batches(seed)`."""
         return iter(self.batches(seed))
 
     def groups(self, params: Params, /) -> list[dict[str, Any]]:
-        """One group."""
+        """Returns one group."""
         return [{"params": list(params.items())}]
 
     @torch.no_grad()
     def evaluate(self, params: Params, split: str, /) -> tuple[float, ...]:
-        """(loss, metric) on a whole split.  Raises ValueError for an unknown split."""
+        """Returns (loss, metric) on a whole split.  Raises ValueError for an unknown split."""
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
         with Generators(0, "evaluation", held=self.generators()):
@@ -89,7 +89,7 @@ class PureTask(Task):
             return float(self.loss(params, batch)), float(self.score(params, batch))
 
     def apply(self, function: Callable[[Any, Any], Any], params: Params, batch: Any, *, training: bool = True) -> Any:
-        """function(params, batch)."""
+        """Returns function(params, batch)."""
         return function(params, batch)
 
 
@@ -114,11 +114,11 @@ class DataTask(PureTask):
         }
 
     def full(self, split: str) -> Any:
-        """All rows of a split."""
+        """Returns all rows of a split."""
         return self.splits[split]
 
     def batches(self, seed: int) -> Iterator[Any]:
-        """Minibatches of `batch_size` rows, without replacement within an epoch; a rest too small for one is dropped."""
+        """Yields minibatches of `batch_size` rows, without replacement within an epoch; a rest too small for one is dropped."""
         X, y = self.splits["train"]
         order = stream(seed, "order")
         while True:

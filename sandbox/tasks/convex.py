@@ -21,21 +21,21 @@ class _Linear(DataTask):
     l2: float
 
     def init(self, seed: int) -> Params:
-        """Zeros."""
+        """Returns zeros."""
         features = self.splits["train"][0].shape[1]
         shape = (features, self.outputs) if self.outputs > 1 else (features,)
         return {"weight": torch.zeros(shape, dtype=self.dtype), "bias": torch.zeros(shape[1:], dtype=self.dtype)}
 
     def predict(self, params: Params, X: Tensor) -> Tensor:
-        """X w + b."""
+        """Returns X w + b."""
         return X @ params["weight"] + params["bias"]
 
     def fit(self, output: Tensor, y: Tensor) -> Tensor:
-        """Mean loss of outputs."""
+        """Returns the mean loss of outputs."""
         raise TypeError(f"{type(self).__name__} must define fit")
 
     def loss(self, params: Params, batch: Any, /) -> Tensor:
-        """Mean loss of the batch plus λ/2 ‖w‖²."""
+        """Returns the mean loss of the batch plus λ/2 ‖w‖²."""
         X, y = batch
         return self.fit(self.predict(params, X), y) + 0.5 * self.l2 * params["weight"].square().sum()
 
@@ -53,11 +53,11 @@ class LogisticBreastCancer(_Linear):
         super().__init__(data.data, data.target, stratify=True, dtype=dtype)
 
     def fit(self, output: Tensor, y: Tensor) -> Tensor:
-        """Mean logistic loss."""
+        """Returns the mean logistic loss."""
         return functional.binary_cross_entropy_with_logits(output, y.to(output.dtype))
 
     def score(self, params: Params, batch: Any) -> Tensor:
-        """Share of rows on the right side."""
+        """Returns the share of rows that are classified correctly."""
         X, y = batch
         return ((self.predict(params, X) > 0) == (y > 0)).to(self.dtype).mean()
 
@@ -75,11 +75,11 @@ class SoftmaxDigits(_Linear):
         super().__init__(data.data, data.target, stratify=True, dtype=dtype)
 
     def fit(self, output: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy."""
+        """Returns the mean cross-entropy."""
         return functional.cross_entropy(output, y)
 
     def score(self, params: Params, batch: Any) -> Tensor:
-        """Accuracy."""
+        """Returns the accuracy."""
         return (self.predict(params, batch[0]).argmax(-1) == batch[1]).to(self.dtype).mean()
 
 
@@ -98,11 +98,11 @@ class RidgeDiabetes(_Linear):
         self.splits = {name: (X, (y - mean) / deviation) for name, (X, y) in self.splits.items()}
 
     def fit(self, output: Tensor, y: Tensor) -> Tensor:
-        """Half the mean squared error."""
+        """Returns half the mean squared error."""
         return 0.5 * (output - y).square().mean()
 
     def score(self, params: Params, batch: Any) -> Tensor:
-        """Share of the variance explained."""
+        """Returns the share of the variance explained."""
         X, y = batch
         return 1 - (self.predict(params, X) - y).square().mean() / (y - y.mean()).square().mean()
 
@@ -143,24 +143,24 @@ class Quadratic(PureTask):
         self.H = torch.as_tensor(H, dtype=dtype)
 
     def init(self, seed: int) -> Params:
-        """Standard normal."""
+        """Returns standard normal parameters."""
         return {"theta": torch.as_tensor(stream(seed, "init").standard_normal(len(self.H)), dtype=self.dtype)}
 
     def batches(self, seed: int) -> Iterator[Tensor]:
-        """The noise of each gradient."""
+        """Yields the noise of each gradient."""
         draw = stream(seed, "noise")
         while True:
             yield torch.as_tensor(self.noise * draw.standard_normal(len(self.H)), dtype=self.dtype)
 
     def full(self, split: str) -> Tensor:
-        """No noise, whatever the split."""
+        """Returns no noise, whatever the split."""
         return torch.zeros(len(self.H), dtype=self.dtype)
 
     def loss(self, params: Params, batch: Tensor, /) -> Tensor:
-        """½ θᵀHθ + ξᵀθ."""
+        """Returns ½ θᵀHθ + ξᵀθ."""
         theta = params["theta"]
         return 0.5 * theta @ (self.H @ theta) + batch @ theta
 
     def score(self, params: Params, batch: Tensor) -> Tensor:
-        """‖θ‖₂, the distance to the minimiser."""
+        """Returns ‖θ‖₂, the distance to the minimiser."""
         return torch.linalg.vector_norm(params["theta"])

@@ -18,7 +18,10 @@ SAMPLE = 20  # batches that stand for a training split that cannot be read in or
 
 
 def checked(name: str, source: Any, batch_size: int | None) -> Any:
-    """The source of a split.  Raises TypeError for what is none, ValueError where `batch_size` is missing or out of place."""
+    """Returns the source of a split, tensors as a Dataset.
+
+    Raises TypeError for what is none, ValueError where `batch_size` is missing or out of place.
+    """
     tensors = isinstance(source, Tensor) or (isinstance(source, tuple | list) and all(isinstance(x, Tensor) for x in source))
     if tensors:
         rows = (source,) if isinstance(source, Tensor) else tuple(source)
@@ -42,7 +45,7 @@ def checked(name: str, source: Any, batch_size: int | None) -> Any:
 
 
 def length(source: Any, batch_size: int | None) -> int | None:
-    """Updates in an epoch; None where that cannot be told."""
+    """Returns the number of updates in an epoch; None where the source has no length."""
     try:
         if isinstance(source, DataLoader):
             return len(source)
@@ -52,7 +55,7 @@ def length(source: Any, batch_size: int | None) -> int | None:
 
 
 def rows_in(source: Any) -> float:
-    """The rows of a Dataset; infinite where they have no order of their own, or no end that is known."""
+    """Returns the number of rows of a Dataset; infinity for other sources and where it has no length."""
     try:
         return len(source) if isinstance(source, Dataset) else math.inf  # type: ignore[arg-type]
     except TypeError:
@@ -62,7 +65,7 @@ def rows_in(source: Any) -> float:
 def epochs(
     source: Any, batch_size: int | None, seed: int, held: Sequence[Any], begin: Callable[[], None] = lambda: None
 ) -> Iterator[Any]:
-    """Training batches for ever: epoch after epoch, each shuffled and augmented by the seed and its number alone.
+    """Yields training batches without end: epoch after epoch, each shuffled and augmented by the seed and its number alone.
 
     held: the generators that the source holds.  begin: called at the start of each epoch.
     A rest of a Dataset that is too small for a batch is dropped.
@@ -74,15 +77,15 @@ def epochs(
         begin()
         with draws:
             batches = _epoch(source, batch_size, seed, epoch)
-        given = False
+        empty = True
         while True:
             with draws:
                 batch = next(batches, _END)
             if batch is _END:
                 break
-            given = True
+            empty = False
             yield batch
-        if not given:
+        if empty:
             raise ValueError(f"train must give at least one batch an epoch, got none in epoch {epoch + 1} for seed {seed}")
 
 
@@ -99,8 +102,8 @@ def _epoch(source: Any, batch_size: int | None, seed: int, epoch: int) -> Iterat
         rows = source.tensors
         size = min(batch_size or 1, len(rows[0]))
         order = torch.randperm(len(rows[0]))
-        found = (part for part in order.split(size) if len(part) == size)
-        return (rows[0][part] if len(rows) == 1 else tuple(x[part] for x in rows) for part in found)
+        parts = (part for part in order.split(size) if len(part) == size)
+        return (rows[0][part] if len(rows) == 1 else tuple(x[part] for x in rows) for part in parts)
     if isinstance(source, Dataset):
         size = min(batch_size or 1, len(source))  # type: ignore[arg-type]
         return iter(DataLoader(source, batch_size=size, shuffle=True, drop_last=True))
@@ -108,7 +111,7 @@ def _epoch(source: Any, batch_size: int | None, seed: int, epoch: int) -> Iterat
 
 
 def _reseed(loader: DataLoader, seed: int) -> None:
-    """Generators of a loader's own are its runs' too."""
+    """Seeds the generators of a loader and its samplers."""
     for owner in (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
         generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator):
@@ -116,7 +119,7 @@ def _reseed(loader: DataLoader, seed: int) -> None:
 
 
 def in_order(source: Any, batch_size: int) -> Iterable[Any]:
-    """A split once, from its first row to its last; of a function, what it gives for seed 0."""
+    """Returns the batches of a split once, from its first row to its last; of a function, those for seed 0."""
     if isinstance(source, DataLoader):
         _reseed(source, 0)
         return source
@@ -129,23 +132,23 @@ def in_order(source: Any, batch_size: int) -> Iterable[Any]:
 
 
 def sample(source: Any, batch_size: int | None, held: Sequence[Any]) -> list[Any]:
-    """The first `SAMPLE` batches of a stream that belongs to no run: they stand for a training split without an order."""
+    """Returns the first `SAMPLE` batches of a stream that belongs to no run, for a training split without an order."""
     with Generators(0, "sample", held=held):
         return list(itertools.islice(_epoch(source, batch_size, 0, 0), SAMPLE))
 
 
 def rows_of(batch: Any) -> int:
-    """The length of the batch's first tensor; 1 where it has none."""
+    """Returns the length of the batch's first tensor; 1 where it has none."""
     tensors = [x for x in pytree.tree_leaves(batch) if isinstance(x, Tensor)]
     return len(tensors[0]) if tensors and tensors[0].ndim else 1
 
 
-def whole(batches: Iterable[Any]) -> Any:
-    """All batches as one.  Raises ValueError where they are no trees of tensors with rows."""
-    found = list(batches)
-    if len(found) == 1:
-        return found[0]
+def concatenate(batches: Iterable[Any]) -> Any:
+    """Returns all batches as one.  Raises ValueError where they are no trees of tensors with rows."""
+    parts = list(batches)
+    if len(parts) == 1:
+        return parts[0]
     try:
-        return pytree.tree_map(lambda *parts: torch.cat(parts), *found)
+        return pytree.tree_map(lambda *rows: torch.cat(rows), *parts)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"the batches of this split cannot be joined into one: {error}") from error

@@ -51,16 +51,16 @@ def beam_search(model: Translator, source: Tensor, beam: int, longest: int, leng
             for k in range(beam):
                 if word[i, k] == END and best[i, k] > -torch.inf and len(ended[i]) < beam:
                     ended[i].append((float(best[i, k]) / step**length_power, words[rows[i, k], 1:].tolist()))
-        if all(len(found) >= beam for found in ended):
+        if all(len(rows) >= beam for rows in ended):
             break
         open_first = (word == END).to(torch.int8).argsort(dim=1, stable=True)[:, :beam]
         scores, rows, word = (x.gather(1, open_first) for x in (best, rows, word))
         words = torch.cat((words[rows.flatten()], word.flatten()[:, None]), dim=1)
-    for i, found in enumerate(ended):
-        if len(found) < beam:
+    for i, rows in enumerate(ended):
+        if len(rows) < beam:
             still = zip(scores[i].tolist(), words.unflatten(0, (n, beam))[i, :, 1:].tolist(), strict=True)
-            found += [(score / longest**length_power, row) for score, row in still if score > -torch.inf]
-    return [max(found, key=lambda pair: pair[0])[1] if found else [] for found in ended]
+            rows += [(score / longest**length_power, row) for score, row in still if score > -torch.inf]
+    return [max(rows, key=lambda pair: pair[0])[1] if rows else [] for rows in ended]
 
 
 def average(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

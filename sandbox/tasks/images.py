@@ -82,12 +82,12 @@ class ImageTask(Task):
     @functools.cached_property
     def images(self) -> dict[str, Images]:
         """The splits, as bytes."""
-        found = dict(self._load())
+        splits = dict(self._load())
         most = self._most["train"]
-        if most is not None and most > len(found["train"]):
-            raise ValueError(f"images must be at most {len(found['train'])}, got {most}")
-        found = found if len(found["validation"]) else {**found, "validation": found["test"]}
-        return {split: part[: self._most[split]] for split, part in found.items()}
+        if most is not None and most > len(splits["train"]):
+            raise ValueError(f"images must be at most {len(splits['train'])}, got {most}")
+        splits = splits if len(splits["validation"]) else {**splits, "validation": splits["test"]}
+        return {split: part[: self._most[split]] for split, part in splits.items()}
 
     def data(self, split: str) -> Any:
         """Tensors; for training with augmentation or a rest, a function of the seed."""
@@ -143,8 +143,8 @@ class ImageTask(Task):
 
 @functools.lru_cache(maxsize=4)
 def _fashion(full: bool, folder: str | Path | None, validation: int, half: bool) -> Mapping[str, Images]:
-    found = datasets.fashion_mnist(full, folder, validation)
-    return {split: halved(part) for split, part in found.items()} if half else found
+    splits = datasets.fashion_mnist(full, folder, validation)
+    return {split: halved(part) for split, part in splits.items()} if half else splits
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""What is done around a network: evaluations that leave no trace, parameter groups."""
+"""Checks of a network, evaluations that leave it unchanged, and parameter groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def handed_out(model: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards modes and buffers are what they were."""
+    """A context in evaluation mode, after which modes and buffers are what they were."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, b, b.clone())
@@ -47,7 +47,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 def no_decay(model: nn.Module, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-    """Two parameter groups: matrices and kernels, and the vectors (biases, norms), the latter with `weight_decay`."""
+    """Returns two parameter groups: matrices and kernels, and the vectors (biases, norms), the latter with `weight_decay`."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     decayed = [(name, p) for name, p in named if p.ndim >= 2]
     rest = [(name, p) for name, p in named if p.ndim < 2]

@@ -28,26 +28,26 @@ class _Digits(DataTask):
             self.module = self.build().to(dtype)
 
     def build(self) -> nn.Module:
-        """The network, initialised by torch's global generator."""
+        """Returns the network, initialised by torch's global generator."""
         raise TypeError(f"{type(self).__name__} must define build")
 
     def init(self, seed: int) -> Params:
-        """torch's default initialisation of each layer."""
+        """Returns torch's default initialisation of each layer."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(stream(seed, "init").integers(2**31)))
             module = self.build().to(self.dtype)
         return {name: p.detach() for name, p in module.named_parameters()}
 
     def predict(self, params: Params, X: Tensor) -> Tensor:
-        """Logits."""
+        """Returns logits."""
         return functional_call(self.module, params, (X,))
 
     def loss(self, params: Params, batch: Any, /) -> Tensor:
-        """Mean cross-entropy."""
+        """Returns the mean cross-entropy."""
         return functional.cross_entropy(self.predict(params, batch[0]), batch[1])
 
     def score(self, params: Params, batch: Any) -> Tensor:
-        """Accuracy."""
+        """Returns the accuracy."""
         return (self.predict(params, batch[0]).argmax(-1) == batch[1]).to(self.dtype).mean()
 
 
@@ -95,27 +95,27 @@ class Rosenbrock(PureTask):
         self.dtype, self.dimension, self.noise = dtype, dimension, noise
 
     def init(self, seed: int) -> Params:
-        """(-1.2, 1, -1.2, 1, …) plus normal noise of deviation 0.1."""
+        """Returns (-1.2, 1, -1.2, 1, …) plus normal noise of deviation 0.1."""
         start = torch.tensor([-1.2, 1.0], dtype=self.dtype).repeat(self.dimension)[: self.dimension]
         shift = stream(seed, "init").standard_normal(self.dimension)
         return {"theta": start + 0.1 * torch.as_tensor(shift, dtype=self.dtype)}
 
     def batches(self, seed: int) -> Iterator[Tensor]:
-        """The noise of each gradient."""
+        """Yields the noise of each gradient."""
         draw = stream(seed, "noise")
         while True:
             yield torch.as_tensor(self.noise * draw.standard_normal(self.dimension), dtype=self.dtype)
 
     def full(self, split: str) -> Tensor:
-        """No noise, whatever the split."""
+        """Returns no noise, whatever the split."""
         return torch.zeros(self.dimension, dtype=self.dtype)
 
     def loss(self, params: Params, batch: Tensor, /) -> Tensor:
-        """Rosenbrock's function plus ξᵀθ."""
+        """Returns Rosenbrock's function plus ξᵀθ."""
         theta = params["theta"]
         valley = 100 * (theta[1:] - theta[:-1].square()).square() + (1 - theta[:-1]).square()
         return valley.sum() + batch @ theta
 
     def score(self, params: Params, batch: Tensor) -> Tensor:
-        """Distance to the minimiser (1, …, 1)."""
+        """Returns the distance to the minimiser (1, …, 1)."""
         return torch.linalg.vector_norm(params["theta"] - 1)

@@ -25,5 +25,5 @@ class ScaledDigitsMLP(DigitsMLP):
         self.factor = factor
 
     def loss(self, params: Params, batch: Any, /) -> Tensor:
-        """factor times the mean cross-entropy."""
+        """Returns factor times the mean cross-entropy."""
         return self.factor * super().loss(params, batch)

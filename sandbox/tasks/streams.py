@@ -21,12 +21,12 @@ _STREAMS = {"init": 0, "order": 1, "noise": 2}
 
 
 def stream(seed: int, use: str) -> np.random.Generator:
-    """The random stream of one use ("init", "order" or "noise") for one seed."""
+    """Returns the random stream of one use ("init", "order" or "noise") for one seed."""
     return np.random.default_rng([seed, _STREAMS[use]])
 
 
 def number(seed: int, *use: str | int) -> int:
-    """A seed in [0, 2³²) for one use of a run's seed; different uses give independent ones."""
+    """Returns a seed in [0, 2³²) for one use of a run's seed; different uses give independent ones."""
     text = repr((int(seed), *use))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
@@ -60,7 +60,7 @@ class Generators:
         self.back_to(before)
 
     def mark(self) -> Any:
-        """Where the stream stands, inside a `with`."""
+        """Returns where the stream stands, inside a `with`."""
         return generators.states(self._held)
 
     def back_to(self, mark: Any) -> None:

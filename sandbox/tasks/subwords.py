@@ -36,7 +36,7 @@ class Subwords:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's pieces, then END."""
-        return [[*found.ids, END] for found in self._tokenizer.encode_batch(list(texts))]
+        return [[*encoded.ids, END] for encoded in self._tokenizer.encode_batch(list(texts))]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts again, without the special words."""

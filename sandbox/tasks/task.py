@@ -2,7 +2,7 @@
 
     task = sandbox.Task(
         name="my-network",
-        model=lambda: MyNetwork(),                                   # made anew for every run
+        model=lambda: MyNetwork(),                                   # called for every run
         train=train_set, validation=validation_set, test=test_set,   # DataLoader, Dataset, tensors, or seed -> batches
         batch_size=64,                                               # for a Dataset or tensors
         loss=lambda model, batch: cross_entropy(model(batch[0]), batch[1]),
@@ -119,56 +119,56 @@ class Task:
         about: str | None = None,
         convex: bool | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__") and value is not None}
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__") and value is not None}
         if type(self) is Task:
-            lacking = [what for what in ("name", "model", "train", "validation", "loss") if what not in given]
+            lacking = [what for what in ("name", "model", "train", "validation", "loss") if what not in arguments]
             if lacking:
                 raise TypeError(f"a task needs {', '.join(f'{what}=' for what in lacking)}")
             if (epochs is None) == (steps is None):
                 raise ValueError(f"a task needs either epochs= or steps=, got epochs={epochs}, steps={steps}")
         for what in ("epochs", "steps", "evaluation_batch_size"):
-            value = given.get(what, 1)
+            value = arguments.get(what, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{what} must be a whole number of at least 1, got {value!r}")
-        if not callable(given.get("model", callable)):
+        if not callable(arguments.get("model", callable)):
             raise TypeError(f"model must be a function that makes a Module, or a Module, got a {type(model).__name__}")
         if isinstance(model, nn.Module):
-            check_network(given.get("name", self.name), model)
-            given["model"] = functools.partial(handed_out, model)
-        splits = {split: given.pop(split) for split in SPLITS if split in given}
+            check_network(arguments.get("name", self.name), model)
+            arguments["model"] = functools.partial(handed_out, model)
+        splits = {split: arguments.pop(split) for split in SPLITS if split in arguments}
         if splits:
             self._given = {"test": splits.get("validation"), **splits}
-        self.__dict__.update(given)
-        for metric in given.get("lower_is_better", ()):
+        self.__dict__.update(arguments)
+        for metric in arguments.get("lower_is_better", ()):
             if metric not in self.metrics:
                 raise ValueError(f"lower_is_better: {suggest.unknown('metric', metric, self.metrics)}")
         for split in splits:
             self.source(split)
 
-    # -- what a subclass says ------------------------------------------------------------------------------------------
+    # -- what a subclass defines ------------------------------------------------------------------------------------------
 
     metrics: Mapping[str, Callable[[Any, Any], Any]] = {}
 
     def model(self) -> nn.Module:
-        """A fresh network."""
+        """Returns a fresh network."""
         raise TypeError(f"{type(self).__name__} must define model()")
 
     def data(self, split: str) -> Any:
-        """Where the batches of a split come from: a DataLoader, a Dataset, tensors, or a function seed -> iterable."""
+        """Returns what the batches of a split come from: a DataLoader, a Dataset, tensors, or a function seed -> iterable."""
         if split not in getattr(self, "_given", {}):
             raise TypeError(f"{type(self).__name__} must define data(split), or be given {split}=")
         return self._given[split]
 
     def loss(self, model: Any, batch: Any, /) -> Tensor:
-        """The mean loss of a batch, 0-d."""
+        """Returns the mean loss of a batch, 0-d."""
         raise TypeError(f"{type(self).__name__} must define loss(model, batch)")
 
     def groups(self, model: Any, /) -> list[dict[str, Any]]:
-        """Parameter groups: {"params": (name, parameter) pairs, options}; default one group of all parameters.
+        """Returns parameter groups: {"params": (name, parameter) pairs, options}; default one group of all parameters.
 
         Options hold where an optimizer has them, and are left out elsewhere: "weight_decay": 0.0 for a group without decay
-        (see `sandbox.tasks.no_decay`), "lr_factor" for a rate in proportion to the run's, and "recipe" for a recipe of the
-        group's own, which takes the place of the run's (a torch optimizer refuses it).
+        (see `sandbox.tasks.no_decay`), "lr_factor" for a rate in proportion to the run's, and "recipe" for the group's own
+        recipe, which takes the place of the run's (a torch optimizer refuses it).
         """
         return [{"params": list(model.named_parameters())}]
 
@@ -176,25 +176,25 @@ class Task:
         """Called at the start of each epoch of training ("train") and of each evaluation: sets carried state back."""
 
     def rows(self, batch: Any) -> float:
-        """The weight of a batch in a mean: the length of its first tensor.  For texts, the number of tokens."""
+        """Returns the weight of a batch in a mean: the length of its first tensor.  For texts, the number of tokens."""
         return data.rows_of(batch)
 
     def to(self, batch: Any, device: torch.device) -> Any:
-        """The batch on a device."""
+        """Returns the batch on a device."""
         return pytree.tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), batch)
 
-    # -- what the package asks -----------------------------------------------------------------------------------------
+    # -- what the package calls -----------------------------------------------------------------------------------------
 
     @functools.cached_property
     def steps(self) -> int:
-        """Updates in a run.  Raises ValueError where epochs have no length."""
+        """The number of updates in a run.  Raises ValueError where epochs have no length."""
         if self.epochs is None or self.epoch is None:
             raise ValueError(f"task {self.name!r}: epochs need data with a length; say steps= instead")
         return self.epochs * self.epoch
 
     @functools.cached_property
     def epoch(self) -> int | None:
-        """Updates in an epoch; None where that cannot be told."""
+        """The number of updates in an epoch; None where the training split has no length."""
         return data.length(self.source("train"), self.batch_size)
 
     @property
@@ -208,17 +208,17 @@ class Task:
         return bool(self.metrics) and self.metric not in self.lower_is_better
 
     def scores(self) -> dict[str, Callable[[Any, Any], Any]]:
-        """Name -> metric, at least one."""
+        """Returns name -> metric, at least one."""
         return dict(self.metrics) or {"loss": self.loss}
 
     def source(self, split: str) -> Any:
-        """`data(split)`, checked and kept."""
+        """Returns `data(split)`, checked; called once for each split."""
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-        kept: dict[str, Any] = self.__dict__.setdefault("_sources", {})
-        if split not in kept:
-            kept[split] = data.checked(split, self.data(split), self.batch_size)
-        return kept[split]
+        sources: dict[str, Any] = self.__dict__.setdefault("_sources", {})
+        if split not in sources:
+            sources[split] = data.checked(split, self.data(split), self.batch_size)
+        return sources[split]
 
     def generators(self, split: str | None = None) -> list[Any]:
         """Returns the random generators that a split's source holds; without a split, those of the rest of the task."""
@@ -229,28 +229,28 @@ class Task:
         return held[split]
 
     def start(self, seed: int) -> Any:
-        """The network of a run, initialised by its seed, in training mode.  As `check_network` raises."""
+        """Returns the network of a run, initialised by its seed, in training mode.  Raises what `check_network` raises."""
         with Generators(seed, "init", held=self.generators()):
             network = self.model()
         check_network(self.name, network)
         return copy.deepcopy(network).train()  # whoever hands out the same one twice still gets one a run
 
     def init(self, seed: int) -> Params:
-        """The parameters with which a run starts."""
-        _ = self._frame  # made now: vmap, under which `apply` may be called, lets nobody draw
+        """Returns the parameters with which a run starts."""
+        _ = self._frame  # built now: under vmap, where `apply` may be called, nothing may draw
         return {name: p.detach() for name, p in self.start(seed).named_parameters()}
 
     def batches(self, seed: int) -> Iterator[Any]:
-        """Training batches without end, in an order that depends on the seed alone."""
+        """Yields training batches without end, in an order that depends on the seed alone."""
         return data.epochs(self.source("train"), self.batch_size, seed, self.generators("train"))
 
     def stream(self, seed: int, model: Any) -> Iterator[Any]:
-        """The same for a run: `begin(model, "train")` is called at the start of each epoch."""
+        """Yields the same for a run: `begin(model, "train")` is called at the start of each epoch."""
         begin = functools.partial(self.begin, model, "train")
         return data.epochs(self.source("train"), self.batch_size, seed, self.generators("train"), begin)
 
     def evaluation(self, split: str) -> Iterable[Any]:
-        """The batches on which a split is evaluated; a training split that has no order, or many rows, by a sample."""
+        """Returns the batches on which a split is evaluated; a sample for a training split without order or with many rows."""
         source = self.source(split)
         if split != "train" or (data.rows_in(source) <= ROWS):
             return data.in_order(source, self.evaluation_batch_size)
@@ -261,13 +261,13 @@ class Task:
         return data.sample(self.source("train"), self.batch_size, self.generators("train"))
 
     def full(self, split: str) -> Any:
-        """The batches of `evaluation(split)` as one.  Raises ValueError where they cannot be joined."""
+        """Returns the batches of `evaluation(split)` as one.  Raises ValueError where they cannot be joined."""
         with Generators(0, "evaluation", held=self.generators(split)):
-            return data.whole(self.evaluation(split))
+            return data.concatenate(self.evaluation(split))
 
     @torch.no_grad()
     def evaluate(self, model: Any, split: str, /) -> tuple[float, ...]:
-        """The loss and then each metric, on a whole split, in evaluation mode; the model is left as it was."""
+        """Returns the loss and then each metric, on a whole split, in evaluation mode; the model is left as it was."""
         functions = [self.loss, *self.scores().values()]
         sums, weight = [0.0] * len(functions), 0.0
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -280,7 +280,7 @@ class Task:
         return tuple(s / weight if weight else math.nan for s in sums)
 
     def apply(self, function: Callable[[Any, Any], Any], params: Params, batch: Any, *, training: bool = True) -> Any:
-        """function(model, batch) with `params` in place of the model's own: pure, for torch.func."""
+        """Returns function(model, batch) with `params` in place of the model's own: pure, for torch.func."""
         frame = self._frame.train(training)
         return functional_call(frame, {f"model.{name}": p for name, p in params.items()}, (function, batch))
 
@@ -289,6 +289,6 @@ class Task:
         return Frame(self.start(0))
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it was given, and not what it has made of that."""
+        """Returns the attributes without those that follow from others."""
         lazy = {*_LAZY, *(["steps"] if self.epochs is not None else [])}
         return {name: value for name, value in self.__dict__.items() if name not in lazy}

@@ -42,16 +42,16 @@ def batch_of(source: Sequence[np.ndarray], target: Sequence[np.ndarray]) -> tupl
 
 def groups_of(lengths: Sequence[int], order: Sequence[int], tokens: int) -> list[list[int]]:
     """`order` cut into groups in which (longest of the group) · (its size) ≤ tokens; a longer sentence stands alone."""
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     longest = 0
     for i in order:
-        longest = max(longest, lengths[i]) if found else lengths[i]
-        if found and longest * (len(found[-1]) + 1) <= tokens:
-            found[-1].append(i)
+        longest = max(longest, lengths[i]) if batches else lengths[i]
+        if batches and longest * (len(batches[-1]) + 1) <= tokens:
+            batches[-1].append(i)
         else:
-            found.append([i])
+            batches.append([i])
             longest = lengths[i]
-    return found
+    return batches
 
 
 class TranslationTask(Task):
@@ -129,12 +129,12 @@ class TranslationTask(Task):
         """Translations of the first `most` sentences of a split, by beam search, in evaluation mode."""
         splits, text = self._load()
         source = splits[split][0][:most]
-        was, found = model.training, []
+        training, rows = model.training, []
         model.eval()
         for start in range(0, len(source), 32):
-            found += decoding.beam_search(model, padded(source[start : start + 32]), beam, longest)
-        model.train(was)
-        return text(found)
+            rows += decoding.beam_search(model, padded(source[start : start + 32]), beam, longest)
+        model.train(training)
+        return text(rows)
 
     def bleu(self, model: Translator, split: str, beam: int = 5, longest: int = 200, most: int | None = None) -> float:
         """Corpus BLEU of `translate` against the references, 0 to 100."""
@@ -149,15 +149,15 @@ class TranslationTask(Task):
 
 @functools.lru_cache(maxsize=2)
 def _verses(vocabulary: int, longest: int, pairs: int | None) -> tuple[dict[str, tuple[Rows, Rows]], Callable[..., list[str]]]:
-    found = datasets.verses(longest=longest)
-    train = found["train"]
+    verses = datasets.verses(longest=longest)
+    train = verses["train"]
     pieces = Subwords([*train.source, *train.target], vocabulary)
-    kept = {"train": pairs, "validation": None, "test": None}
+    most = {"train": pairs, "validation": None, "test": None}
 
     def rows(texts: list[str]) -> Rows:
         return [np.array(row, dtype=np.int32) for row in pieces.encode(texts)]
 
-    splits = {split: (rows(part.source[: kept[split]]), rows(part.target[: kept[split]])) for split, part in found.items()}
+    splits = {split: (rows(part.source[: most[split]]), rows(part.target[: most[split]])) for split, part in verses.items()}
     return splits, pieces.decode
 
 
@@ -188,19 +188,19 @@ class TransformerVerses(TranslationTask):
 
 @functools.lru_cache(maxsize=1)
 def _wmt14(folder: str | Path | None, vocabulary: int) -> tuple[dict[str, tuple[Rows, Rows]], Callable[..., list[str]]]:
-    found = datasets.wmt14(folder)
-    counts = Counter(piece for text in (*found["train"].source, *found["train"].target) for piece in text.split())
+    splits = datasets.wmt14(folder)
+    counts = Counter(piece for text in (*splits["train"].source, *splits["train"].target) for piece in text.split())
     special = {PAD: "<pad>", BEGIN: "<s>", END: "</s>", UNKNOWN: "<unk>"}
     pieces = [*special.values(), *sorted(counts, key=lambda p: (-counts[p], p))[: vocabulary - len(special)]]
-    known = {piece: i for i, piece in enumerate(pieces)}
+    numbers = {piece: i for i, piece in enumerate(pieces)}
 
     def rows(texts: list[str]) -> Rows:
-        return [np.array([*(known.get(p, UNKNOWN) for p in text.split()), END], dtype=np.int32) for text in texts]
+        return [np.array([*(numbers.get(p, UNKNOWN) for p in text.split()), END], dtype=np.int32) for text in texts]
 
-    def text(found: list[list[int]]) -> list[str]:
-        return [" ".join(pieces[i] for i in row if i not in special).replace("@@ ", "") for row in found]
+    def text(rows: list[list[int]]) -> list[str]:
+        return [" ".join(pieces[i] for i in row if i not in special).replace("@@ ", "") for row in rows]
 
-    return {split: (rows(part.source), rows(part.target)) for split, part in found.items()}, text
+    return {split: (rows(part.source), rows(part.target)) for split, part in splits.items()}, text
 
 
 class TransformerWMT14(TranslationTask):

@@ -79,9 +79,9 @@ def tied_embedding(softmax: nn.AdaptiveLogSoftmaxWithLoss, x: Tensor) -> Tensor:
     for i, (low, high) in enumerate(zip([0, *softmax.cutoffs[:-1]], softmax.cutoffs, strict=True)):
         rows = ((words >= low) & (words < high)).nonzero().squeeze(1)
         if i == 0:
-            found = functional.embedding(words[rows], softmax.head.weight)
+            vectors = functional.embedding(words[rows], softmax.head.weight)
         else:
             project, weight = softmax.tail[i - 1].parameters()
-            found = functional.embedding(words[rows] - low, weight) @ project
-        out = out.index_put((rows,), found)
+            vectors = functional.embedding(words[rows] - low, weight) @ project
+        out = out.index_put((rows,), vectors)
     return out.unflatten(0, x.shape)

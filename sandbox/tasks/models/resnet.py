@@ -11,9 +11,9 @@ from torch.nn import functional
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
     """A convolution without bias that keeps the side (divided by `stride`), weights from N(0, 2/(size² outputs))."""
-    made = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, groups=groups, bias=False)
-    nn.init.normal_(made.weight, std=math.sqrt(2 / (size**2 * outputs)))
-    return made
+    layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, groups=groups, bias=False)
+    nn.init.normal_(layer.weight, std=math.sqrt(2 / (size**2 * outputs)))
+    return layer
 
 
 class Block(nn.Module):
