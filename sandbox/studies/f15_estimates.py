@@ -33,8 +33,8 @@ def estimates(recipe: Recipe, task: Any, seed: int, steps: int) -> dict[str, flo
     for _ in range(steps):
         state, params = recipe.update(state, params, gradient(params, next(batches)), lr=recipe.lr)
         sizes.append(float(_flat(state).abs().mean()))
-    options = dict(num_vectors=PROBES, seed=seed, progress=False)
-    H = curvature.diagonal(task.loss, params, task.full("train"), "hutchinson", **options).values
+    everything = task.full("train")
+    H = curvature.diagonal(task.loss, params, everything, "hutchinson", num_vectors=PROBES, seed=seed, progress=False).values
     truth = torch.cat([H[name].flatten() for name in params]).double()
     B = _flat(state) / (recipe.lr if recipe.curvature.stepsize_correction else 1.0)  # type: ignore[attr-defined]
     following = torch.stack(
