@@ -6,7 +6,6 @@ Three subsystems have such a file of their own: `sandbox.backends.inductor.priva
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +17,8 @@ __all__ = ["TorchDispatchMode", "copy_each", "is_concrete", "norm_each", "pytree
 __all__ += ["storage_id", "version", "without_overrides"]
 
 without_overrides: Any = torch._C.DisableTorchFunction  # a context in which torch's functions ignore __torch_function__
+# one call for many tensors
+copy_each, subtract_each, norm_each = torch._foreach_copy_, torch._foreach_sub_, torch._foreach_norm
 
 
 def is_concrete(value: Tensor) -> bool:
@@ -46,25 +47,3 @@ def storages(tree: Any) -> dict[int, Any]:
     """Returns the storages of the tensors in a tree, by `storage_id`; the symbolic zeros of forward mode have none."""
     tensors = [x for x in pytree.tree_leaves(tree) if isinstance(x, Tensor) and not x._is_zerotensor()]
     return {storage_id(x): x.untyped_storage() for x in tensors if torch._C._has_storage(x)}
-
-
-# -- one call for many tensors -----------------------------------------------------------------------------------------
-
-
-def _copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)
-
-
-def _subtract_each(targets: Sequence[Tensor], steps: Sequence[Tensor]) -> None:
-    for target, step in zip(targets, steps, strict=True):
-        target.sub_(step)
-
-
-def _norm_each(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.linalg.vector_norm(x) for x in tensors]
-
-
-copy_each: Any = getattr(torch, "_foreach_copy_", _copy_each)
-subtract_each: Any = getattr(torch, "_foreach_sub_", _subtract_each)
-norm_each: Any = getattr(torch, "_foreach_norm", _norm_each)
