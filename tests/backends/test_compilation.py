@@ -67,6 +67,7 @@ def test_what_inductor_takes_for_granted_is_harmless(name):
     assert all(re.fullmatch(r"Eq\(s\d+, \d+\)|s\d+ (<=|>) 4096", guard) for guard in guards), guards
 
 
+@pytest.mark.slow
 def test_gradients_that_change_their_precision():
     """bfloat16 parameters whose gradients are bfloat16, then float32 (`grad_dtype`), then bfloat16 again: as eager.
 
