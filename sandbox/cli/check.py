@@ -292,7 +292,7 @@ class Check(interrupt.Command):
 
     def interrupted(self) -> str:
         """Returns what to say after Ctrl-C; a search for a counterexample returns the best so far by itself."""
-        return interrupt.written(getattr(self.what, "out", OUT))
+        return interrupt.not_resumable(getattr(self.what, "out", OUT))
 
 
 def _write(out: Path, stem: str, text: str, figure: Any) -> None:

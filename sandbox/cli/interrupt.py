@@ -26,7 +26,7 @@ def resumable(folder: Path, results: str, *, what: str) -> str:
     return f"Interrupted before any {what} were finished; nothing is kept."
 
 
-def written(folder: Path) -> str:
+def not_resumable(folder: Path) -> str:
     """Returns the message of a command that writes its results at the end."""
     if folder.is_dir() and any(folder.iterdir()):
         return f"Interrupted. Whatever was written to {folder}/ is kept."

@@ -3,7 +3,7 @@
     seen = factors.Seen(weights)
     with seen.watching():
         loss = closure()               # calls backward()
-    G, A = seen.of(0)                  # of weights[0]
+    G, A = seen.pair(0)                  # of weights[0]
 
 Layers are found by their calls, `torch.nn.functional.linear` and `conv2d` with one of the weights: of modules, of
 torch.func.functional_call, of code without modules.  Under torch.func.grad and vmap the weights are those that the loss is
@@ -75,7 +75,7 @@ class Seen(TorchFunctionMode):
         first, second = self.coefficients or (0.0, 0.0)
         self.coefficients = first + c.abs().sum(), second + c.square().sum()
 
-    def of(self, place: int) -> tuple[Tensor, Tensor]:
+    def pair(self, place: int) -> tuple[Tensor, Tensor]:
         """Returns G and A.
 
         Raises RuntimeError for a parameter that no linear or convolution layer without groups has used, and at given labels

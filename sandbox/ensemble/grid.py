@@ -93,7 +93,7 @@ def member_update(group: Group, probes: dict[str, Probe], before: bool) -> Calla
         sizes = [p.numel() for p in leaves]
 
         def observe(members: list[int], x: Any) -> None:
-            parts = views.split(views.of(recipe.of(leaves[members[0]]), x), [sizes[i] for i in members])
+            parts = views.split(views.from_flow(recipe.of(leaves[members[0]]), x), [sizes[i] for i in members])
             by_leaf.update(zip(members, parts, strict=True))
 
         state, params = recipe.update(state, params, grads, lr=lr, observe=observe, **inputs)
@@ -135,7 +135,7 @@ class _FactorLoss:
         leaves, spec = pytree.tree_flatten(params)
         pairs = [(p.new_zeros(()), p.new_zeros(())) for p in leaves]
         for place, i in enumerate(self.layers):
-            pairs[i] = self.seen.of(place)
+            pairs[i] = self.seen.pair(place)
         return {name: pytree.tree_unflatten(each, spec) for name, each in zip("GA", zip(*pairs, strict=True), strict=True)}
 
 

@@ -96,7 +96,7 @@ class Evaluation:
         """Makes the batch's factors inputs of the step."""
         for place, p in enumerate(seen.weights):
             if p.grad is not None:
-                for name, factor in zip("GA", seen.of(place), strict=True):
+                for name, factor in zip("GA", seen.pair(place), strict=True):
                     self.inputs.setdefault(name, {})[p] = factor.to(p.dtype)
 
     def _products(self) -> None:

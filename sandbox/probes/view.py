@@ -60,7 +60,7 @@ _VECTORS = (
 )
 
 
-def of(recipe: Recipe, x: Flow) -> View:
+def from_flow(recipe: Recipe, x: Flow) -> View:
     """Returns the view of a finished step."""
     n = x.theta.numel()
 

@@ -148,7 +148,7 @@ def replay(cohort: Cohort, step: Step) -> list[View]:
     each: list[View] = []
 
     def observe(members: list[int], recipe: Recipe, x: Flow) -> None:
-        each.extend(views.split(views.of(recipe, x), [cohort.params[i].numel() for i in members]))
+        each.extend(views.split(views.from_flow(recipe, x), [cohort.params[i].numel() for i in members]))
 
     for _, run in reference.runs(cohort, step, reference.leaves_of(cohort, step), observe=observe):
         run()

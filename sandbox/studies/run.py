@@ -76,7 +76,7 @@ def _run_part(plan: PartPlan, folder: Path, settings: ExecutionSettings, what: s
         for failure in work.failures:
             raise RuntimeError(f"study {what}: {failure}\n{failure.trace}")
         rows = work.frames()[0].rename({"variant": "arm"})
-    measured = plan.measured()
+    measured = plan.measure_arms()
     return rows if measured is None else rows.join(measured, on=["arm", "seed", "role"], how="left")
 
 
@@ -95,7 +95,7 @@ class PartPlan:
 
     tuner = "grid"
 
-    def measured(self) -> pl.DataFrame | None:
+    def measure_arms(self) -> pl.DataFrame | None:
         """Returns what a part measures, one row per arm and seed; None where it measures nothing."""
         if self.part.measure is None:
             return None

@@ -233,7 +233,7 @@ class Task:
         with Generators(seed, "init", held=self.generators()):
             network = self.model()
         check_network(self.name, network)
-        return copy.deepcopy(network).train()  # whoever hands out the same one twice still gets one a run
+        return copy.deepcopy(network).train()  # a build() that returns the same module twice still gives each run its own
 
     def init(self, seed: int) -> Params:
         """Returns the parameters with which a run starts."""

@@ -119,7 +119,7 @@ def test_the_default_knows_the_largest_of_negative_numbers():
 
 @block
 class MeanSquare(Rectifier):
-    """One number a scope, which stands for all coordinates of D."""
+    """One number per scope, which stands for all coordinates of D."""
 
     state = {"s": SCOPE}
 
@@ -146,7 +146,7 @@ class Sums(Gradient):
     "scope", ["parameter", *(pytest.param(s, marks=pytest.mark.slow) for s in ("global", "channel", "coordinate"))]
 )
 def test_reductions_of_spread_numbers_count_every_coordinate(scope):
-    """Stable decay takes the mean of a D that is one number a scope; against the reference, and the sums against NumPy."""
+    """Stable decay takes the mean of a D that is one number per scope; against the reference, and the sums against NumPy."""
     made = recipe(Sums(), rectifier=MeanSquare(), decay=Stable(weight_decay=0.1), scope=scope)
     one, expected = stepped(made, "reference", shapes=((3, 5), (4,), (2, 3, 2)))
     for backend in ("compiled", "scripted"):
@@ -164,7 +164,7 @@ def test_reductions_of_spread_numbers_count_every_coordinate(scope):
 
 @block
 class Counted(Rectifier):
-    """A state of one number a tensor, and as many numbers in all as a size that tracing might take (five)."""
+    """A state of one number per tensor, and as many numbers in all as a size that tracing might take (five)."""
 
     state = {"n": TENSOR}
 

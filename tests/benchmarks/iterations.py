@@ -67,7 +67,7 @@ def measure(task: Task, device: str, rounds: int) -> dict[str, Any]:
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:
-    """A line a task and optimizer."""
+    """One line per task and optimizer."""
     lines = []
     for name, row in found.items():
         head = f"{name}: {row['tensors']} tensors, {row['parameters'] / 1e6:.2f} M; forward and backward "

@@ -76,7 +76,7 @@ class Interleaved:
                 p.grad = g
 
     def rows(self) -> list[dict[str, Any]]:
-        """Name, median ms, ratio, seconds of the first step, state words a parameter."""
+        """Name, median ms, ratio, seconds of the first step, state elements per parameter."""
         base = statistics.median(self.times[self.base])
         rows = []
         for name, seconds in self.times.items():

@@ -47,7 +47,7 @@ class OnAQuadratic:
 
 
 def lbfgs():
-    """Ten pairs, a step of a fixed length, one gradient a step."""
+    """Ten pairs, a step of a fixed length, one gradient per step."""
 
     def torchs(p):
         optimizer = torch.optim.LBFGS(p, lr=0.1, max_iter=1, history_size=10, tolerance_grad=0, tolerance_change=0)

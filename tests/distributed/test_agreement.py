@@ -79,7 +79,7 @@ def test_what_is_not_right_is_refused(two_ranks):
 
 
 def test_what_is_in_no_table_is_refused(two_ranks):
-    """Histories that take two gradients a step, and recipes of matrices; of the others each is in a table of equality."""
+    """Histories that take two gradients per step, and recipes of matrices; of the others each is in a table of equality."""
     others = [name for name in variants.names() if name not in FIRST_ORDER and name not in SECOND_ORDER]
     assert {"olbfgs", "res", "sophia-g", "muon"} <= set(others)
     for found in two_ranks:

@@ -67,7 +67,7 @@ def test_accumulated_batches_and_time_limits(tmp_path):
 
 @pytest.mark.slow
 def test_through_other_processes(tmp_path):
-    """And with a second gradient a step."""
+    """The same with a second gradient per step."""
     again = variants.get("apollo").replace(pairs=SameBatch(), name="again")
     (one, two), _ = both(tmp_path, [again, "adamw"], ranks.task(), jobs=2)
     close(one, two)

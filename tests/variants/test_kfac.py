@@ -31,7 +31,7 @@ def test_one_linear_layer_with_squared_error_is_gauss_newton():
     seen = Seen([W])
     with seen.watching():
         loss(W).backward()
-    _, A = seen.of(0)
+    _, A = seen.pair(0)
     recipe = KFAC.replace(moment=EMA(beta=0.0), vectors=variants.get("sgd"))
     state = recipe.init(W.detach())
     _, after = recipe.update(state, W.detach(), W.grad, lr=0.5, A=A, G=2 / 3 * torch.eye(3, dtype=torch.float64))
@@ -167,7 +167,7 @@ def seen_factors(model, loss, weights):
     seen = Seen(weights)
     with seen.watching():
         loss(model).backward()
-    return [seen.of(place) for place in range(len(weights))]
+    return [seen.pair(place) for place in range(len(weights))]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

@@ -67,12 +67,12 @@ def judged(says: int, d: statistics.Difference, shown: str, of: Quantity, places
 
 
 class Decider(Protocol):
-    """places: the arms whose rows it needs.  compared: what they say; raises Missing where they are not there."""
+    """places: the arms whose rows it needs.  compare: what they say; raises Missing where they are not there."""
 
     @property
     def places(self) -> set[Place]: ...  # noqa: D102
 
-    def compared(self, rows: Rows) -> list[Comparison]: ...  # noqa: D102
+    def compare(self, rows: Rows) -> list[Comparison]: ...  # noqa: D102
 
 
 def reads(by: Decider) -> set[str]:
@@ -95,7 +95,7 @@ class Better:
         """Of all."""
         return self.left.places.union(*(q.places for q in self.than))
 
-    def compared(self, rows: Rows) -> list[Comparison]:
+    def compare(self, rows: Rows) -> list[Comparison]:
         """One of each of `than`."""
         mine, sign = self.left.values(rows), 1 if self.left.higher else -1
         found = []
@@ -121,7 +121,7 @@ class Close:
         """Of both."""
         return self.left.places | (set() if isinstance(self.right, float) else self.right.places)
 
-    def compared(self, rows: Rows) -> list[Comparison]:
+    def compare(self, rows: Rows) -> list[Comparison]:
         """The one."""
         mine = self.left.values(rows)
         a, b = paired(mine, dict.fromkeys(mine, self.right) if isinstance(self.right, float) else self.right.values(rows))
@@ -151,7 +151,7 @@ class Same:
         """All arms in all parts."""
         return {(self.study, part, arm) for part in self.parts for arm in self.arms}
 
-    def compared(self, rows: Rows) -> list[Comparison]:
+    def compare(self, rows: Rows) -> list[Comparison]:
         """The largest relative difference to the first, of all evaluations of all runs."""
         curves = []
         for part in self.parts:
@@ -181,7 +181,7 @@ class Steadier:
         """Both arms in all parts."""
         return {(*part, arm) for part in self.parts for arm in (self.arm, self.than)}
 
-    def compared(self, rows: Rows) -> list[Comparison]:
+    def compare(self, rows: Rows) -> list[Comparison]:
         """The one, without an interval: a rate is a point of a grid, and says nothing where it is the last one."""
         ranges = {}
         for arm in (self.arm, self.than):
@@ -206,9 +206,9 @@ class Every:
         """Of all."""
         return set().union(*(each.places for each in self.of))
 
-    def compared(self, rows: Rows) -> list[Comparison]:
+    def compare(self, rows: Rows) -> list[Comparison]:
         """All."""
-        return [found for each in self.of for found in each.compared(rows)]
+        return [found for each in self.of for found in each.compare(rows)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,9 +222,9 @@ class Cases:
         """Of all."""
         return set().union(*(each.places for _, each in self.of))
 
-    def compared(self, rows: Rows) -> list[Comparison]:
+    def compare(self, rows: Rows) -> list[Comparison]:
         """All."""
-        return [found for _, each in self.of for found in each.compared(rows)]
+        return [found for _, each in self.of for found in each.compare(rows)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,14 +240,14 @@ class Given:
         """Of both."""
         return self.premise.places | self.then.places
 
-    def compared(self, rows: Rows) -> list[Comparison]:
+    def compare(self, rows: Rows) -> list[Comparison]:
         """What decides, if the premise is met; the premise itself where nothing may be said of it."""
-        premise = self.premise.compared(rows)
+        premise = self.premise.compare(rows)
         if barred := [c for c in premise if c.barred]:
             return barred
         if any(c.says <= 0 for c in premise):
             raise Missing(self.otherwise)
-        return self.then.compared(rows)
+        return self.then.compare(rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Open:
         """None."""
         return set()
 
-    def compared(self, rows: Rows) -> list[Comparison]:
+    def compare(self, rows: Rows) -> list[Comparison]:
         """Raises Missing always."""
         raise Missing(self.why)
 

@@ -36,7 +36,7 @@ def judge(claim: Claim, rows: Rows) -> Verdict:
     """
     if isinstance(claim.by, Cases):
         return _cases(claim, claim.by, rows)
-    found, missing = _compared(claim.by, rows)
+    found, missing = _compare(claim.by, rows)
     against = statistics.holm([c.p for c in found]) if found else []
     studies = " ".join(sorted(reads(claim.by) & set(rows), key=lambda key: int(key[1:])))
     because = f"{studies}: {_listed(found)}" if found else ""
@@ -63,13 +63,13 @@ def _cases(claim: Claim, by: Cases, rows: Rows) -> Verdict:
     return Verdict(claim, DEPENDS, "; ".join(f"{condition}: {v.verdict} ({v.because})" for condition, v in each))
 
 
-def _compared(by: Decider, rows: Rows) -> tuple[list[Comparison], list[str]]:
+def _compare(by: Decider, rows: Rows) -> tuple[list[Comparison], list[str]]:
     """What the rows say, and what is missing."""
     if isinstance(by, Every):
-        each = [_compared(part, rows) for part in by.of]
+        each = [_compare(part, rows) for part in by.of]
         return [c for found, _ in each for c in found], [why for _, whys in each for why in whys]
     try:
-        return by.compared(rows), []
+        return by.compare(rows), []
     except Missing as error:
         return [], [str(error)]
 

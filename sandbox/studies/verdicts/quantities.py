@@ -1,4 +1,4 @@
-"""What is read off the final runs of an arm: a number a seed.
+"""What is read off the final runs of an arm: one number per seed.
 
 A diverged run counts as the worst there is: infinite, or minus infinite where more is better.  Where rows or arms are not
 there, `Missing` says which.
