@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -19,7 +20,19 @@ def no_folder(monkeypatch):
     monkeypatch.delenv(folder.VARIABLE, raising=False)
 
 
-def fashion(place, n=60_000, n_test=10_000, labels=None):
+@pytest.fixture
+def fashion(tmp_path, monkeypatch):
+    """Writes a set to `tmp_path` that has the right hashes."""
+
+    def write(**sizes):
+        hashes = fashion_files(tmp_path, **sizes)
+        monkeypatch.setattr(images, "FASHION_FILES", hashes)
+        return hashes
+
+    return write
+
+
+def fashion_files(place, n=60_000, n_test=10_000, labels=None):
     """Files of the IDX form with their hashes."""
     (place / "fashion-mnist").mkdir()
     hashes = {}
@@ -33,25 +46,26 @@ def fashion(place, n=60_000, n_test=10_000, labels=None):
     return hashes
 
 
-def test_a_full_set_from_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "FASHION_FILES", fashion(tmp_path))
+def test_a_full_set_from_a_folder(tmp_path, monkeypatch, fashion):
+    fashion()
     found = datasets.fashion_mnist(full=True, folder=tmp_path, validation=2_000)
     assert {split: len(part) for split, part in found.items()} == {"train": 58_000, "validation": 2_000, "test": 10_000}
     monkeypatch.setenv(folder.VARIABLE, str(tmp_path))
     assert len(datasets.fashion_mnist(full=True)["train"]) == 60_000
 
 
-def test_the_check_that_failed_is_named(tmp_path, monkeypatch):
-    hashes = fashion(tmp_path, n=59_999)
+def test_the_check_that_failed_is_named(tmp_path, fashion):
+    fashion_files(tmp_path, n=59_999)
     with pytest.raises(DataError, match=r"sha256 of .*train-images-idx3-ubyte.gz must be b0564c3e.*, found"):
         datasets.fashion_mnist(full=True, folder=tmp_path)
-    monkeypatch.setattr(images, "FASHION_FILES", hashes)
+    shutil.rmtree(tmp_path / "fashion-mnist")
+    fashion(n=59_999)
     with pytest.raises(DataError, match="number of training and validation images must be 60,000, found 59,999"):
         datasets.fashion_mnist(full=True, folder=tmp_path)
 
 
-def test_labels_that_are_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "FASHION_FILES", fashion(tmp_path, labels=7))
+def test_labels_that_are_missing(tmp_path, fashion):
+    fashion(labels=7)
     with pytest.raises(DataError, match="number of labels of train must be 60,000, found 7"):
         datasets.fashion_mnist(full=True, folder=tmp_path)
 
@@ -74,10 +88,10 @@ def test_a_folder_that_is_not_there(tmp_path, monkeypatch):
         datasets.fashion_mnist(full=True, folder=tmp_path)
 
 
-def test_the_subset_takes_no_options_of_the_full_set(tmp_path, monkeypatch):
+def test_the_subset_takes_no_options_of_the_full_set(tmp_path, fashion):
     with pytest.raises(ValueError, match="for full=True"):
         datasets.fashion_mnist(folder=tmp_path)
-    monkeypatch.setattr(images, "FASHION_FILES", fashion(tmp_path))
+    fashion()
     with pytest.raises(ValueError, match=r"validation must lie in \[0, 60000\), got 60000"):
         datasets.fashion_mnist(full=True, folder=tmp_path, validation=60_000)
 
@@ -212,11 +226,10 @@ def test_a_download_says_what_failed(monkeypatch):
             load()
 
 
-def test_a_download_is_asked_for_by_its_hash(tmp_path, monkeypatch):
+def test_a_download_is_asked_for_by_its_hash(tmp_path, monkeypatch, fashion):
     import pooch
 
-    hashes = fashion(tmp_path)
-    monkeypatch.setattr(images, "FASHION_FILES", hashes)
+    hashes = fashion()
     asked = {}
 
     def retrieve(url, known_hash, processor):

@@ -5,7 +5,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import variants
-from sandbox import ensemble
+from sandbox import ensemble, tasks
 from sandbox.backends.tracing.record import NotRecordable
 from sandbox.ensemble import recorded
 from sandbox.utils import memory
@@ -26,6 +26,11 @@ def equal(one, two):
     return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
+def least(params):
+    """The memory from which on steps are recorded."""
+    return recorded.VALUES * recorded.SHARE * sum(p.numel() * p.element_size() for p in params.values())
+
+
 @pytest.fixture
 def recordings(monkeypatch):
     """Whether each recording so far succeeded."""
@@ -42,13 +47,12 @@ def recordings(monkeypatch):
 
 
 @pytest.mark.parametrize("name", each(variants.names(), few=FEW))
-def test_every_variant(name, recordings, monkeypatch):
+def test_every_variant(name, recordings):
     recipe = light(name)
     task = "digits-mlp" if recipe.analysis.draws_labels or recipe.basis.factors else TASK
     fast = trained(recipe, task)
     assert recordings == [True]
-    monkeypatch.setattr(recorded, "fits", lambda *_: False)
-    assert equal(fast, trained(recipe, task))
+    assert equal(fast, trained(recipe, task, memory=least(tasks.get(task).init(0)) - 1))
     assert recordings == [True]
 
 
@@ -63,7 +67,7 @@ def test_numbers_that_differ_and_the_probed_steps(recordings, monkeypatch):
 
     fast = run()
     assert recordings == [True]
-    monkeypatch.setattr(recorded, "fits", lambda *_: False)
+    monkeypatch.setattr(recorded, "fits", lambda *_: False)  # probes need more than the least memory
     assert equal(fast, run())
 
 
@@ -95,15 +99,14 @@ def test_a_function_of_t_is_asked_at_every_step(recordings):
 def test_a_recording_keeps_to_the_budget(name, recordings):
     """At the least budget that allows one."""
     params = TASK.init(0)
-    least = recorded.VALUES * recorded.SHARE * sum(p.numel() * p.element_size() for p in params.values())
-    assert memory.peak(lambda: trained(variants.get(name), memory=least)) <= least / recorded.SHARE
+    assert memory.peak(lambda: trained(variants.get(name), memory=least(params))) <= least(params) / recorded.SHARE
     assert recordings == [True]
-    trained(variants.get(name), memory=least - 1)
+    trained(variants.get(name), memory=least(params) - 1)
     assert recordings == [True]
 
 
 @pytest.mark.parametrize("name", ["apollo", "channel-secant", "muon"])
-def test_gradients_that_lie_transposed(name, monkeypatch):
+def test_gradients_that_lie_transposed(name):
     w = torch.randn(5, 3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def loss(params, batch):
@@ -111,5 +114,4 @@ def test_gradients_that_lie_transposed(name, monkeypatch):
 
     params = {"a": torch.ones(4, 3, 2, 5, dtype=torch.float64)}
     fast = trained(variants.get(name), loss, params=params)
-    monkeypatch.setattr(recorded, "fits", lambda *_: False)
-    assert equal(fast, trained(variants.get(name), loss, params=params))
+    assert equal(fast, trained(variants.get(name), loss, params=params, memory=least(params) - 1))

@@ -139,7 +139,7 @@ def test_from_ce1_to_a_violation():
     assert np.abs(first - problems.CYCLE_FIRST).max(axis=1).min() < 1e-3
     under = session("regret", T=1201)
     attacks.choose_rate_and_comparator(under, found)
-    outcome = adversary._conclude(under, "regret", 0, False)
+    outcome = adversary.conclude(under, "regret", 0, False)
     assert outcome.refuted
     assert not outcome.news
     assert outcome.ratio >= 567.415 / 396.615

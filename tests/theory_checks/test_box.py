@@ -111,12 +111,12 @@ def test_the_diameter_of_many_points_is_not_too_small():
     for d in (1, 2, 31):
         for points in (draw.standard_normal((2500, d)), draw.standard_normal((2500, d)).cumsum(axis=0), np.ones((2500, d))):
             exact = float(pdist(points).max())
-            assert exact <= regret._diameter(points) <= exact * (1 + 1e-8)
+            assert exact <= regret.diameter(points) <= exact * (1 + 1e-8)
     sphere = draw.standard_normal((20_000, 31))
     sphere /= np.linalg.norm(sphere, axis=1, keepdims=True)
     sphere[7_000] = -sphere[13_000]
-    assert regret._diameter(np.array([[0.0], [math.nan], [1.0]])) == math.inf
-    assert 2.0 <= regret._diameter(sphere) <= 2.0 + 1e-8
+    assert regret.diameter(np.array([[0.0], [math.nan], [1.0]])) == math.inf
+    assert 2.0 <= regret.diameter(sphere) <= 2.0 + 1e-8
 
 
 @pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw", "adabelief", "apollow"])

@@ -74,7 +74,7 @@ def test_gradients_say_where_the_largest_is():
     run, report = checked(lambda t, x: (5.0 if t == 7 else 1.0) * (x - 1).square().sum() / 2, [0.0], T=20, eta=0.01)
     assert f"G = ‖g_7‖ = {abs(run.g[6, 0]):.6g}" in report.assumption(premises.GRADIENTS).detail
     run.g[3] = np.inf
-    assert not premises._bounded(run).holds
+    assert not premises.check_gradients(run).holds
 
 
 def test_the_failing_step_is_named_only_where_it_fails():
@@ -332,4 +332,4 @@ def test_the_noise_is_unbiased_and_uncorrelated():
     for name in ("the noise is unbiased", "the noise of successive steps is uncorrelated"):
         assert exact.assumption(name).holds
         assert sampled.assumption(name).holds
-    assert not any(a.holds for a in nonconvex._noise(np.ones((100, 5)), False))
+    assert not any(a.holds for a in nonconvex.check_noise(np.ones((100, 5)), False))

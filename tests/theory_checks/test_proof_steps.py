@@ -92,4 +92,4 @@ def test_long_samples_of_unbiased_noise_are_not_called_biased():
     """A thousand steps of signs from a fair coin, twenty times: four deviations would refuse most of them."""
     for seed in range(20):
         signs = np.random.default_rng(seed).choice((-1.0, 1.0), (50, 1000))
-        assert all(a.holds for a in nonconvex._noise(signs, False))
+        assert all(a.holds for a in nonconvex.check_noise(signs, False))

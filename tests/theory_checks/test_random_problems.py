@@ -138,7 +138,7 @@ def test_bounds_term_by_term():
     )
     run = record(base, "random-quadratic", 9, lr=InverseSquareRoot(first=0.3))
     star = problems.get("random-quadratic").comparator(9, None).theta.numpy()
-    facts, T, eta = regret._facts(run, star), 9, 0.3
+    facts, T, eta = regret.facts_of_run(run, star), 9, 0.3
     radius = max(np.linalg.norm(x - star) for x in run.theta[:9])
     points = [*run.theta[:9], star]
     diameter = max(np.linalg.norm(x - y) for x in points for y in points)
@@ -154,6 +154,6 @@ def test_bounds_term_by_term():
         "repaired 3": start * radius**2 + beta * G * radius / 0.4 + 1.6 / 0.8 * eta * G**2 / sigma * S,
         "repaired 4": start * radius**2 / 0.4 + eta * G**2 * (1 + 1 / sigma) / 0.8 * S + radius**2 / 0.8 * squares,
     }
-    found = regret._terms(run, facts, T)
+    found = regret.bound_terms(run, facts, T)
     for name, value in expected.items():
         assert sum(found[name].values()) == pytest.approx(value, rel=1e-10), name

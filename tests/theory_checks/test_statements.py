@@ -49,7 +49,7 @@ def test_losses_of_the_exact_run_do_not_depend_on_the_precision():
             made, steps = rounds.run(T, kind)
             losses.append(made)
             rows = [[kind.number(x) for x in row] for row in made.tolist()]
-            regrets.append(float(sum(rotation._excess(row, s.theta) for row, s in zip(rows, steps, strict=True)).mid()))
+            regrets.append(float(sum(rotation.excess(row, s.theta) for row, s in zip(rows, steps, strict=True)).mid()))
     np.testing.assert_array_equal(losses[0], losses[1])
     along, steps = rounds.run(T)
     assert (along != losses[0]).any()

@@ -24,11 +24,11 @@ def test_ce1_refutes_theorem_2(cycle):
     """The table of mathematics, section 5, to the digits printed."""
     star = torch.tensor(problems.CYCLE_COMPARATOR, dtype=torch.float64).numpy()
     regrets = np.cumsum(cycle.loss - cycle.g @ star)
-    facts = regret._facts(cycle, star)
+    facts = regret.facts_of_run(cycle, star)
     assert facts["G"] == pytest.approx(2.579180, abs=5e-7)
     assert facts["diameter"] == pytest.approx(1.053148, abs=5e-7)
     table = {300: (143.460, 196.962), 601: (285.674, 279.827), 1201: (567.415, 396.615), 2401: (1129.493, 561.828)}
-    bounds = [sum(regret._terms(cycle, facts, t)[STATED].values()) for t in range(1, 2402)]
+    bounds = [sum(regret.bound_terms(cycle, facts, t)[STATED].values()) for t in range(1, 2402)]
     for T, (measured, bound) in table.items():
         assert regrets[T - 1] == pytest.approx(measured, abs=5e-4)
         assert bounds[T - 1] == pytest.approx(bound, abs=5e-4)

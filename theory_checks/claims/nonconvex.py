@@ -105,7 +105,7 @@ def check(
     assumptions = [
         _smoothness(runs, L),
         everywhere("f(x_1) - f(θ_t) ≤ D_f", gap - fallen + 1e-12 * abs(gap)),
-        *_noise(np.array(signs, dtype=float), noise == 0 or exact),
+        *check_noise(np.array(signs, dtype=float), noise == 0 or exact),
         _least(premises.average(r.g, r.m, r.betas) for r in runs),
         _least(premises.direction(recipe, r.theta, r.m, r.D, r.lr) for r in runs),
         everywhere("D_1 is the same for every noise", -np.ptp([r.D[0] for r in runs], axis=0)[None]),
@@ -241,7 +241,7 @@ def _smoothness(runs: list[_Path], L: float, points: int = 128) -> Assumption:
     )
 
 
-def _noise(signs: np.ndarray, exact: bool) -> list[Assumption]:
+def check_noise(signs: np.ndarray, exact: bool) -> list[Assumption]:
     """Means of the signs and of products of successive ones: 0 where all sequences are counted, else as small as all those of
     unbiased signs together are but once in a million times."""
     likely = float(stats.norm.isf(2.5e-7 / signs.shape[1]))

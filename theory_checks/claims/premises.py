@@ -33,7 +33,7 @@ def check(run: Run, best: Comparator) -> list[Assumption]:
     rising = max(np.diff(run.beta).min(initial=0.0), (-np.diff(run.beta)).min(initial=0.0))
     return [
         *convexity(run, star),
-        _bounded(run),
+        check_gradients(run),
         everywhere("η_t = η/√t", 1e-9 - np.abs(run.lr * root / run.lr[0] - 1)),
         average(run.g, run.m, run.beta),
         direction(run.recipe, run.theta, run.m, run.D, run.lr),
@@ -128,7 +128,7 @@ def _place(x: np.ndarray) -> str:
     return "(" + ", ".join(f"{v:.3g}" for v in x[:3]) + ", …" * (len(x) > 3) + ")"
 
 
-def _bounded(run: Run) -> Assumption:
+def check_gradients(run: Run) -> Assumption:
     """Every gradient is finite, and where the largest one is."""
     sizes = np.linalg.norm(run.g, axis=1)
     t = int(np.nan_to_num(sizes, nan=np.inf).argmax())

@@ -49,12 +49,12 @@ def check(run: Run, *, points: int = 24, slope_from: float = 1000.0) -> Report:
     best = problem.best(T, torch.tensor(run.theta[:T]))
     star = best.theta.numpy()
     regret = _regrets(run, Ts, best.theta)
-    facts = _facts(run, star)
+    facts = facts_of_run(run, star)
     assumptions = premises.check(run, best)
     holds = {a.name: a.holds for a in assumptions}
     curve: dict[str, list[float]] = {"T": [float(t) for t in Ts], "regret": [regret[t] for t in Ts]}
     for name in (STATED, *REPAIRED):
-        curve[name] = [sum(_terms(run, facts, t)[name].values()) for t in Ts]
+        curve[name] = [sum(bound_terms(run, facts, t)[name].values()) for t in Ts]
     trivial = facts["G"] * max(facts["diameter"], facts["radius"]) * T
     used = regret_bounds.amounts_used(run, star)
     used[STATED] = used["repaired 4"]
@@ -110,12 +110,12 @@ def _regrets(run: Run, Ts: list[int], star: Tensor) -> dict[int, float]:
     return regrets
 
 
-def _facts(run: Run, star: np.ndarray) -> dict[str, Any]:
+def facts_of_run(run: Run, star: np.ndarray) -> dict[str, Any]:
     """G, the diameter with θ*, the radius around θ*, σ, η, β, measured on the run."""
     iterates = np.vstack([run.theta[: run.T], star])
     return {
         "G": float(np.linalg.norm(run.g, axis=1).max()),
-        "diameter": _diameter(iterates),
+        "diameter": diameter(iterates),
         "radius": float(np.linalg.norm(iterates - star, axis=1).max()),
         "σ": float(run.D.min()),
         "η": float(run.lr[0]),
@@ -123,7 +123,7 @@ def _facts(run: Run, star: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _diameter(points: np.ndarray) -> float:
+def diameter(points: np.ndarray) -> float:
     """Largest distance between two of the points; beyond 2,000 points up to 1e-9 of it more, and never less.
 
     Two points are at most as far apart as their distances from the centre add up to: with the farthest out first, pairs for
@@ -150,7 +150,7 @@ def _diameter(points: np.ndarray) -> float:
     return largest * (1 + 1e-9)
 
 
-def _terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float]]:
+def bound_terms(run: Run, facts: dict[str, Any], T: int) -> dict[str, dict[str, float]]:
     """Each bound's terms at T ≤ run.T, with G, D, σ and β of the whole run."""
     return regret_bounds.terms(**_numbers(run, facts, T))
 

@@ -114,12 +114,12 @@ class Rounds:
     @staticmethod
     def regrets_of(losses: np.ndarray, steps: list[recursion.Step]) -> np.ndarray:
         """The same of a run that was made."""
-        return np.cumsum([_excess(loss.tolist(), s.theta) for loss, s in zip(losses, steps, strict=True)])
+        return np.cumsum([excess(loss.tolist(), s.theta) for loss, s in zip(losses, steps, strict=True)])
 
     def proof(self, kind: Balls, T: int, rate: float) -> Proof:
         """R_T > rate · T in ball arithmetic, on losses whose numbers are floats."""
         losses, steps = self.run(T, kind)
-        total = sum(_excess([kind.number(x) for x in loss], s.theta) for loss, s in zip(losses.tolist(), steps, strict=True))
+        total = sum(excess([kind.number(x) for x in loss], s.theta) for loss, s in zip(losses.tolist(), steps, strict=True))
         inside = 1 - functools.reduce(kind.largest, (abs(x) for s in steps for x in s.theta))
         return Proof(f"R_T ≤ {rate:g} T at T = {T}", total, kind.number(rate * T), {"iterates in the box": inside})
 
@@ -131,7 +131,7 @@ def _oracle(loss: np.ndarray, kind: Any) -> recursion.Oracle:
     return lambda t, theta: [x + h * (z - c) for z, (x, h, c) in zip(theta, numbers, strict=True)]
 
 
-def _excess(loss: list[Any], theta: Vector) -> Any:
+def excess(loss: list[Any], theta: Vector) -> Any:
     """f_t(θ) - f_t(0) = g_t·θ + ½ h (‖θ - p_t‖² - ‖p_t‖²)."""
     h = loss[2]
     return sum(x * z + h * (z * z - 2 * c * z) / 2 for x, z, c in zip(loss[:2], theta, loss[3:], strict=True))

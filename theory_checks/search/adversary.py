@@ -173,10 +173,10 @@ def search(
         pass
     except KeyboardInterrupt:
         interrupted = True
-    return _conclude(session, theorem, seed, interrupted)
+    return conclude(session, theorem, seed, interrupted)
 
 
-def _conclude(session: Session, theorem: str, seed: int, interrupted: bool) -> Outcome:
+def conclude(session: Session, theorem: str, seed: int, interrupted: bool) -> Outcome:
     """The best candidate whose recorded run keeps every assumption, judged by `regret.check`."""
     seconds = session.elapsed
     chosen, report, ratio, refuted, first = None, None, -math.inf, False, None

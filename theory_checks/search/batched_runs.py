@@ -99,7 +99,7 @@ def ratios(
         T=np.asarray(Ts),
         trace=h.D[:, at].sum(-1),
         G=_so_far(np.linalg.norm(h.g, axis=-1))[:, at],
-        diameter=_diameter(theta, star)[:, at],
+        diameter=diameter(theta, star)[:, at],
         radius=_so_far(np.linalg.norm(a, axis=-1))[:, at],
         sigma=-_so_far(-h.D.min(-1))[:, at],
         eta=eta[:, None],
@@ -115,7 +115,7 @@ def _so_far(x: np.ndarray) -> np.ndarray:
     return np.maximum.accumulate(x, axis=1)
 
 
-def _diameter(theta: np.ndarray, star: np.ndarray) -> np.ndarray:
+def diameter(theta: np.ndarray, star: np.ndarray) -> np.ndarray:
     """(N, T): the diameter of θ_1 … θ_T and θ*, as the largest width over `DIRECTIONS` directions."""
     widest = np.zeros(theta.shape[:2])
     for angle in np.arange(DIRECTIONS) * np.pi / DIRECTIONS:
