@@ -1,7 +1,4 @@
-"""The step of a whole grid as one graph, compiled once for each group, loss and set of shapes.
-
-What the ensemble uses of torch's private interface is here; without it a grid runs uncompiled, with a warning.
-"""
+"""The step of a whole grid as one graph, compiled once for each group, loss and set of shapes."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import importlib
 import types
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -128,6 +129,24 @@ def test_all_of_them_turned_off(monkeypatch):
     selfcheck.check(recipe, signature, run)
     with pytest.raises(graph.NoGraph):
         selfcheck.check(recipe, signature, lambda *inputs: None)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("switch", ["public", None])
+def test_a_grid_without_them(switch, monkeypatch):
+    """It goes through torch.compile: as asked for in silence, else with a warning; float64, sums in another order."""
+    import torch._inductor
+
+    if switch:
+        monkeypatch.setenv("APOLLO_SANDBOX_INDUCTOR", switch)
+    else:
+        monkeypatch.delattr(torch._inductor, "standalone_compile")
+    task = sandbox.tasks.get("quadratic", dtype=torch.float64)
+    options = {"lr": [1e-3, 1e-2], "seeds": 2, "steps": 5}
+    with pytest.warns(UserWarning, match="the grid goes through") if not switch else contextlib.nullcontext():
+        fast = sandbox.ensemble.run("apollo", task, compiled=True, **options)
+    np.testing.assert_allclose(fast.loss, sandbox.ensemble.run("apollo", task, **options).loss, rtol=1e-12)
 
 
 # -- what they save ----------------------------------------------------------------------------------------------------
