@@ -19,8 +19,10 @@ DEFAULTS = {"beta": 0.9, "eps": 1e-4, "correct": True}
         ("apollo", {}, 1.0, 1.05),
         ("apollo", {"eps": 1e-4}, 1.0, 1.05),
         ("apollo", DEFAULTS, 0.0, 2e-4),
+        ("apollo, β = 0.9", {}, 1.0, 1.07),
         ("hessian-ema", {}, 0.25, 0.3),
         ("hessian-ema", DEFAULTS, 0.0, 0.04),
+        ("hessian-ema, β = 0.9", {}, 0.31, 0.33),
         ("scale-invariant, β = 0.9", DEFAULTS, 1.4, 1.6),
     ],
 )

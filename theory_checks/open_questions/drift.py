@@ -13,16 +13,27 @@ D is periodic from the first cycle on, and what holds for one holds for all.  Th
 gradients are equal, so its long steps reach the end whatever η_t is; with momentum the run of equal gradients has to last
 until m has turned, O(1/(1-β)) steps, for any β < 1.
 
-**For which numbers this is shown.**  Each cycle is made for the numbers of its rule.  R_T/T at T = 2,000, 20,000 and 100,000:
+**Momentum does not help.**  Let m_1 … m_P be a cycle on which the method without momentum drifts the wrong way.  The gradients
+
+    g_k = (m_k - β m_{k-1})/(1-β),   m_0 = m_P,
+
+repeat with the same period and the same sum, are at most (1+β)/(1-β) times as large, and their average
+m_t = β m_{t-1} + (1-β) g_t tends to that cycle like β^t (with bias correction too, whose weights tend to these).  Where the
+floor is σ, B, D and d depend on gradients through m alone.  So θ drifts as before: for every β < 1.  (The scale-invariant
+floor sees g_t - g_{t-1} itself.)
+
+**For which numbers this is shown.**  R_T/T at T = 2,000, 20,000 and 100,000:
 
     cycle                     β = 0, ε = 0       β = 0, ε = 1e-4       β = .9, ε = 1e-4, bias correction
     apollo                    .91, 1.0, 1.1      .84, 1.0, 1.0         7e-4, 1e-4, 5e-5
+    apollo, β = .9                                                     .90, 1.0, 1.1
     hessian-ema               .18, .28, .30      .18, .28, .30         .084, .029, .013
+    hessian-ema, β = .9                                                .31, .32, .33
     scale-invariant           1.7, 1.7, 1.7      9e-3, 9e-4, 2e-4      8e-3, 8e-4, 2e-4
     scale-invariant, β = .9                                            1.4, 1.5, 1.5
 
-So linear regret of Apollo and hessian-ema is shown without momentum only: for β = .9 these cycles do no harm, and whether
-others do is open.  For the scale-invariant floor it is shown with momentum and ε too.
+σ = 1 there, and gradients up to 19 with momentum.  The direction is the same for σ and gradients times any number, so with the
+default σ = .01 gradients up to .19 do.
 
 `CYCLES` has a cycle for each recipe; `search` looks for the worst of a given period.
 """
@@ -90,19 +101,29 @@ class Cycle:
         return Proof(f"R_T ≤ {share * self.rate:.6g} T at T = {T}", regret, kind.number(share * self.rate * T))
 
 
+def as_average(m: tuple[float, ...], beta: float) -> tuple[float, ...]:
+    """Returns the gradients that repeat and whose average with β tends to the cycle m: (m_k - β m_{k-1})/(1-β)."""
+    return tuple((now - beta * before) / (1 - beta) for before, now in zip((m[-1], *m[:-1]), m, strict=True))
+
+
 def _pull(n: int, small: float, count: int, back: float) -> tuple[float, ...]:
     """n times (1, small), then `count` times -back."""
     return (1.0, small) * n + (-back,) * count
 
 
+# good steps: D grows from pair to pair; bad ones: all but the first on the floor
+_APOLLO = _pull(40, 0.3, 6, 1.0)
+# B̄ takes thirty steps to forget
+_HESSIAN_EMA = _pull(40, 0.2, 30, 1.0)
+
 CYCLES: dict[str, Cycle] = {
-    # good steps: D grows from pair to pair; bad ones: all but the first on the floor
-    "apollo": Cycle(Rule(), _pull(40, 0.3, 6, 1.0), eta=3.0),
+    "apollo": Cycle(Rule(), _APOLLO, eta=3.0),
+    "apollo, β = 0.9": Cycle(Rule(beta=0.9, eps=1e-4, correct=True), as_average(_APOLLO, 0.9), eta=3.0),
     # two equal gradients put the floor σ‖g_t - g_{t-1}‖ at 0: a jump to the end, whatever η_t is
     "scale-invariant": Cycle(Rule(relative=True, tiny=1e-30), _pull(10, 0.9, 2, 0.01), eta=0.01),
     "scale-invariant, β = 0.9": Cycle(Rule(beta=0.9, relative=True, tiny=1e-30), _pull(60, 0.9, 25, 0.1), eta=0.01),
-    # B̄ takes thirty steps to forget
-    "hessian-ema": Cycle(Rule(beta_averaging=0.9), _pull(40, 0.2, 30, 1.0)),
+    "hessian-ema": Cycle(Rule(beta_averaging=0.9), _HESSIAN_EMA),
+    "hessian-ema, β = 0.9": Cycle(Rule(beta=0.9, eps=1e-4, correct=True, beta_averaging=0.9), as_average(_HESSIAN_EMA, 0.9)),
 }
 
 

@@ -1,7 +1,7 @@
 """Counterexamples to statements of the paper, each a named case with its numbers; `all_cases()` evaluates every one.
 
 CE1   Theorem 2: linear regret on a cycle of six linear losses, above the stated bound from T = 572 on (β = 1e-9, ε = 0: with
-      β = .9 the same cycle does no harm)
+      β = .9 the same cycle does no harm, and others do: `open_questions.drift`)
 CE2   Theorem 3: a factor 1/η is lost
 CE3   Theorem 1: false for a fixed ε > 0, and for decoupled decay that is not scaled
 …     and the steps of the proof of Theorem 2 on two-line examples
