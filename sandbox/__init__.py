@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sandbox.backends.torchscript.scripted import script
     from sandbox.experiments.compare import compare
     from sandbox.experiments.inspect import inspect
+    from sandbox.experiments.reports.saved import load
     from sandbox.experiments.runs.torch_optimizer import TorchOptimizer
     from sandbox.experiments.sweep import sweep
     from sandbox.forms.ablation import ablate
@@ -38,6 +39,7 @@ _NAMES = {
     "script": "sandbox.backends.torchscript.scripted",
     "compare": "sandbox.experiments.compare",
     "inspect": "sandbox.experiments.inspect",
+    "load": "sandbox.experiments.reports.saved",
     "sweep": "sandbox.experiments.sweep",
 }
 _MODULES = (
@@ -45,7 +47,7 @@ _MODULES = (
     *("probes", "schedules", "studies", "tasks"),
 )
 
-__all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "script", "sweep"]
+__all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "load", "script", "sweep"]
 __all__ += _MODULES
 
 lazy.install()

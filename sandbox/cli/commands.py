@@ -13,11 +13,13 @@ from sandbox.cli.catalogue import Show, Tasks, Variants
 from sandbox.cli.check import Check
 from sandbox.cli.compare import Compare
 from sandbox.cli.curvature import Curvature
+from sandbox.cli.report import Report
 from sandbox.cli.study import Study
 from sandbox.cli.sweep import Sweep
 
 Command = (
     Annotated[Compare, subcommand("compare")]
+    | Annotated[Report, subcommand("report")]
     | Annotated[Variants, subcommand("variants")]
     | Annotated[Show, subcommand("show")]
     | Annotated[Tasks, subcommand("tasks")]

@@ -10,6 +10,7 @@ fresh seeds: the same initialisation and order of batches for every variant, the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from sandbox.experiments.reports import manifest
 from sandbox.experiments.reports.comparison import Comparison, write
 from sandbox.experiments.reports.comparison_data import summarise
+from sandbox.experiments.reports.page import Live
 from sandbox.experiments.runs.batch import Probing
 from sandbox.experiments.selection.plan import plan
 from sandbox.experiments.selection.search import Chosen
@@ -50,6 +52,8 @@ def compare(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettin
     tuning = comparison.trials * settings.tuning_seeds * comparison.tuned
     total = len(methods) * (tuning + comparison.seeds)
     with Work(comparison.task, folder, total, settings, Probing(comparison.probes, settings.every)) as work:
+        title = f"{comparison.task.name}: {', '.join(comparison.names)}"
+        work.watch = Live(folder / "report.html", title, comparison.names, comparison.task.metric, lambda: work.frames()[0])
         manifest.write(folder, facts)
         if comparison.tuned:
             tuners = tune(comparison, work, "searching" if settings.search else "tuning learning rates")
@@ -61,9 +65,9 @@ def compare(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettin
     survivors = work.survivors(methods)
     rows, measured = work.frames()
     summaries = summarise(comparison, survivors, rows, chosen)
-    unreadable = work.store.unreadable
-    result = Comparison(comparison, summaries, rows, folder, measured, chosen, work.failures, unreadable)
-    chosen_rates = {m.name: chosen[m.name].numbers["lr"] for m in survivors}
-    manifest.write(folder, {**facts, "chosen_rates": chosen_rates, "failures": [str(f) for f in work.failures]})
+    unreadable, environment = work.store.unreadable, manifest.environment()
+    result = Comparison(comparison, summaries, rows, folder, measured, chosen, work.failures, unreadable, environment)
+    decided = {m.name: dataclasses.asdict(chosen[m.name]) for m in survivors}
+    manifest.write(folder, {**facts, "chosen": decided, "failures": [dataclasses.asdict(f) for f in work.failures]})
     write(result)
     return result

@@ -14,7 +14,7 @@ from sandbox.experiments.runs.methods import Method
 from sandbox.experiments.runs.run import Run
 from sandbox.experiments.runs.store import Store, write_frames
 from sandbox.experiments.runs.training import Row
-from sandbox.experiments.settings import ExecutionSettings
+from sandbox.experiments.settings import ExecutionSettings, Progress
 from sandbox.tasks import Task
 
 
@@ -38,6 +38,7 @@ class Work:
         self.failures: list[Failure] = []
         self.names: dict[tuple[str, str], None] = {}  # (key of a run, variant), in order
         self.done = 0.0
+        self.watch: Progress | None = None  # is told of progress too
 
     def __enter__(self) -> Work:
         self._workers = executors.workers(self.settings.jobs, self.settings.executor)
@@ -111,8 +112,9 @@ class Work:
                         callback({**run.facts(), **row, "run": key, "variant": batch.method.name})
 
     def _report(self, what: str) -> None:
-        if self.settings.progress:
-            self.settings.progress(min(round(self.done, 6), self.total), self.total, what)
+        for report in (self.settings.progress, self.watch):
+            if report:
+                report(min(round(self.done, 6), self.total), self.total, what)
 
     def frames(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Returns all rows, and all measurements inside steps."""

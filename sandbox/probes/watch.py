@@ -58,7 +58,7 @@ class Watch:
     truth: {name: parameter} -> {name: Hessian diagonal}, called at θ before a sampled step (see `sandbox.curvature`); without
         it probes that need a truth give nothing.
     tensors: also a row per tensor, and not only for all of them together.
-    `rows` holds {"step", "tensor", "probe", "value"}, `frame()` the same as a DataFrame.
+    `rows` holds {"step", "tensor", "probe", "value"}, `frame` the same as a DataFrame.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ def test_files_and_resuming(tmp_path, monkeypatch):
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert toml.loads(manifest["recipes"]["apollo"]) == variants.get("apollo")
     assert manifest["seeds"] == {"final": [0, 1], "tuning": [10_000]}
-    assert manifest["chosen_rates"]["sgd"] == first.summaries[1].lr
+    assert manifest["chosen"]["sgd"]["numbers"]["lr"] == first.summaries[1].lr
     assert {"torch", "numpy"} <= set(manifest["environment"]["versions"])
     assert manifest["environment"]["machine"]["processor"]
     assert os.sep not in manifest["environment"]["command"][0]

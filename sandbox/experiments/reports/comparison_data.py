@@ -15,6 +15,7 @@ from sandbox.experiments.runs.batch import Failure
 from sandbox.experiments.runs.methods import Method
 from sandbox.experiments.selection import statistics
 from sandbox.experiments.selection.plan import ComparisonPlan
+from sandbox.experiments.selection.saved_plan import SavedMethod, SavedPlan
 from sandbox.experiments.selection.search import Chosen
 
 
@@ -43,10 +44,11 @@ class Summary:
 @dataclasses.dataclass(frozen=True, repr=False)
 class ComparisonData:
     """`summaries` (one per variant that did not fail), `runs` (all rows, a polars DataFrame), `probes` (what they measured),
-    `chosen` (variant -> numbers and trials), `failures`, and the files in `folder`.  unreadable: files of runs there that could
-    not be read, and were repeated."""
+    `chosen` (variant -> numbers and trials), `failures`, `environment` (machine, versions, command), and the files in `folder`.
+    unreadable: files of runs there that could not be read, and were repeated.  interrupted: whether
+    runs are missing."""
 
-    plan: ComparisonPlan
+    plan: ComparisonPlan | SavedPlan
     summaries: list[Summary]
     runs: pl.DataFrame
     folder: Path
@@ -54,6 +56,8 @@ class ComparisonData:
     chosen: dict[str, Chosen]
     failures: list[Failure]
     unreadable: list[Path]
+    environment: Mapping[str, Any]
+    interrupted: bool = False
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -72,7 +76,10 @@ class ComparisonData:
 
 
 def summarise(
-    plan: ComparisonPlan, methods: Sequence[Method], rows: pl.DataFrame, chosen: Mapping[str, Chosen]
+    plan: ComparisonPlan | SavedPlan,
+    methods: Sequence[Method | SavedMethod],
+    rows: pl.DataFrame,
+    chosen: Mapping[str, Chosen],
 ) -> list[Summary]:
     """Returns a summary per method from the rows of its final runs; differences are taken to the first method."""
     final = rows.filter(pl.col("role") == "final")
@@ -98,7 +105,12 @@ def summarise(
 
 
 def _summary(
-    method: Method, final: pl.DataFrame, end: pl.DataFrame, chosen: Chosen, differences: Mapping[str, Any], corrected: Any
+    method: Method | SavedMethod,
+    final: pl.DataFrame,
+    end: pl.DataFrame,
+    chosen: Chosen,
+    differences: Mapping[str, Any],
+    corrected: Any,
 ) -> Summary:
     name = method.name
     mine = final.filter(pl.col("variant") == name)

@@ -6,6 +6,8 @@ import html as web
 
 from sandbox.experiments.reports.comparison_data import ComparisonData, Summary
 from sandbox.experiments.selection import search, statistics
+from sandbox.experiments.selection.plan import untuned_decay
+from sandbox.utils.literal import latex as escape_latex
 from sandbox.utils.literal import markdown as literal
 
 Table = tuple[list[str], list[list[str]]]  # heads, rows
@@ -16,9 +18,9 @@ def from_comparison(result: ComparisonData) -> list[Table]:
     task, seeds = result.plan.task, result.plan.seeds
     head = ["variant", "lr", "final loss", "best loss", f"test {task.metric}", "diverged", "ms/step", "state", "on floor"]
     rows = [_result(s, seeds) for s in result.summaries]
-    first, *others = result.summaries
-    if not others:
+    if len(rows) < 2:
         return [(head, rows)]
+    first, *others = result.summaries
     against = [f"minus {first.name}", "final loss [95 %]", "p", f"test {task.metric} [95 %]", "p"]
     differences = [
         [s.name, *_difference(s.train_difference, s.train_p, ".2g"), *_difference(s.test_difference, s.test_p, ".4f")]
@@ -67,9 +69,9 @@ def budgets(result: ComparisonData) -> Table | None:
 
 def power(result: ComparisonData) -> Table | None:
     """Returns the smallest differences to the first variant that these seeds find with 80 % power."""
-    first, *others = result.summaries
-    if not others:
+    if len(result.summaries) < 2:
         return None
+    first, *others = result.summaries
     head = [f"minus {first.name}", "final loss", f"test {result.plan.task.metric}"]
     rows = []
     for s in others:
@@ -81,9 +83,35 @@ def power(result: ComparisonData) -> Table | None:
     return head, rows
 
 
+def checklist(result: ComparisonData) -> Table:
+    """Returns what a fair comparison has, whether this one has it, and why or why not (AlgoPerf; Wen et al. 2025)."""
+    plan, settings, names = result.plan, result.plan.settings, [s.name for s in result.summaries]
+    trials = {name: len(result.chosen[name].trials) for name in names}
+    edges = [s.name for s in result.summaries if s.on_edge or not s.tuned]
+    decays = {m.name: untuned_decay(m, settings.search) for m in plan.methods}
+    fixed = [f"{name} ({value:g})" for name, value in decays.items() if value]
+    constant = settings.schedule == "constant"
+    lines = [
+        ("every variant tuned over as many trials", plan.tuned and len(set(trials.values())) == 1,
+         ", ".join(f"{n} {k}" for n, k in trials.items()) if plan.tuned else "untuned"),
+        ("every chosen rate inside its range", plan.tuned and not edges, f"on an edge: {', '.join(edges)}" if edges else ""),
+        ("weight decay tuned where there is one", not fixed, f"fixed: {', '.join(fixed)}" if fixed else ""),
+        ("a schedule tied to the length, rates tuned for it", not constant, f"{settings.schedule}, {plan.steps} updates"),
+        ("compared at the end of training", settings.time_limit is None, "" if settings.time_limit is None else "time limit"),
+        ("several lengths or sizes", False, f"one: {plan.steps} updates"),
+        ("seeds of tuning and of results apart", True, f"{settings.tuning_seeds} and {plan.seeds}"),
+        ("tuned and reported on different data", True, "validation and test split"),
+        ("divergence counted", True, ", ".join(f"{s.name} {s.diverged}" for s in result.summaries)),
+        ("sensitivity to the rate shown", plan.tuned, "see the losses over the rate" if plan.tuned else "one rate"),
+        ("updates, gradient evaluations and seconds given", True, "see the cost"),
+        ("enough seeds", not result.exploratory, f"{plan.seeds} of {result.enough_seeds} or more"),
+    ]  # fmt: skip
+    return ["a fair comparison has", "here", ""], [[what, "yes" if yes else "NO", why] for what, yes, why in lines]
+
+
 def costs(result: ComparisonData) -> Table:
     """Returns the cost of a run."""
-    head = ["variant", "gradient evaluations a run", "ms/step", "state words a parameter"]
+    head = ["variant", "gradient evaluations per run", "ms/step", "state elements per parameter"]
     rows = [
         [
             s.name,
@@ -99,11 +127,11 @@ def costs(result: ComparisonData) -> Table:
 def notes(result: ComparisonData) -> list[str]:
     """Returns what a reader must know to read the table."""
     plan, settings = result.plan, result.plan.settings
-    first = result.summaries[0].name
+    first = (result.summaries or plan.methods)[0].name
     better = "higher" if plan.task.higher_is_better else "lower"
     schedule = settings.schedule if isinstance(settings.schedule, str) else "a schedule of one's own"
     what = f"{plan.trials} trials" if settings.search else f"{settings.rates} rates"
-    tuning = f"{what} × {settings.tuning_seeds} tuning seeds a variant, chosen on validation loss"
+    tuning = f"{what} × {settings.tuning_seeds} tuning seeds per variant, chosen on validation loss"
     lines = [
         f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {schedule}), {plan.seeds} paired seeds; "
         f"{tuning if plan.tuned else 'each at its own default rate, untuned'}.",
@@ -132,6 +160,8 @@ def notes(result: ComparisonData) -> list[str]:
         )
     if settings.time_limit is not None:
         lines.append(f"A run ended after {settings.time_limit:g} s at the latest: results depend on this machine.")
+    if result.interrupted:
+        lines.append("Interrupted: final runs are missing, and the same command continues; a variant is shown once it has all.")
     lines += [f"Failed: {failure}." for failure in result.failures]
     lines += [f"Could not be read, and was made again: {path}." for path in result.unreadable]
     return lines
@@ -158,6 +188,22 @@ def markdown(tables: list[Table], notes: list[str]) -> str:
         lines += ["| " + " | ".join(map(literal, row)) + " |" for row in rows]
         lines.append("")
     return "\n".join([*lines, *[f"{literal(n)}\n" for n in notes]])
+
+
+def latex(tables: list[Table]) -> str:
+    """Formats tables for LaTeX (package booktabs)."""
+
+    def line(cells: list[str]) -> str:
+        return " & ".join(escape_latex(cell) for cell in cells) + r" \\"
+
+    parts = []
+    for head, rows in tables:
+        body = "\n".join(line(row) for row in rows)
+        columns = "l" + "r" * (len(head) - 1)
+        parts.append(
+            f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{line(head)}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}"
+        )
+    return "\n\n".join(parts)
 
 
 def html(tables: list[Table], notes: list[str]) -> str:

@@ -113,6 +113,8 @@ class ComparisonPlan:
         tuning = list(range(TUNING_SEEDS_FROM, TUNING_SEEDS_FROM + s.tuning_seeds))
         return {
             "task": self.task.name,
+            "metric": self.task.metric,
+            "higher_is_better": self.task.higher_is_better,
             "seeds": {"final": list(range(self.seeds)), "tuning": tuning},
             **{name: getattr(s, name) for name in ("tuning_seeds", "rates", "spacing", "tuner")},
             **{name: getattr(self, name) for name in ("trials", "steps", "warmup")},
@@ -124,9 +126,17 @@ class ComparisonPlan:
             "options": dataclasses.asdict(s.options),
             "probes": [getattr(p, "__name__", repr(p)) for p in self.probes],
             "one by one": self.refusals,
+            "defaults": {m.name: m.lr for m in self.methods},
+            "weight_decay": {m.name: untuned_decay(m, s.search) for m in self.methods},
             "grids": {m.name: self.grid(m) for m in self.methods},
             "recipes": {m.name: m.text() for m in self.methods},
         }
+
+
+def untuned_decay(method: Any, search: Mapping[str, Any] | None) -> float:
+    """Returns the largest weight decay of a method that is not searched, 0 where there is none."""
+    fixed = [v for name, v in method.hyperparameters().items() if name not in (search or {}) and name.endswith("weight_decay")]
+    return max((float(v) for v in fixed if not callable(v)), default=0.0)
 
 
 def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings) -> ComparisonPlan:

@@ -1,0 +1,46 @@
+"""`report`: a finished or interrupted comparison, read from its folder again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from sandbox.cli import interrupt, screen
+
+
+@dataclasses.dataclass
+class Report(interrupt.Command):
+    """Show a comparison that is in a folder, finished or not, and write its page, tables and pictures anew.
+
+    Nothing is run. In Python: sandbox.load(folder).
+
+    Try:
+      apollo-sandbox report results/digits-mlp
+      apollo-sandbox report results/digits-mlp --latex
+    """
+
+    folder: Positional[Path]
+    """Where `compare` has written its results."""
+    latex: bool = False
+    """Print the tables for a paper, in place of those for the screen."""
+
+    def main(self) -> int:
+        """Shows the tables and writes the files."""
+        from sandbox.experiments.reports import comparison, saved, tables
+
+        result = saved.load(self.folder)
+        console = screen.console()
+        if result.summaries:
+            comparison.write(result)
+        if self.latex:
+            print(tables.latex(tables.from_comparison(result)))
+            return 0
+        for head, rows in tables.from_comparison(result) if result.summaries else []:
+            screen.table(console, head, rows)
+        for line in tables.notes(result):
+            screen.say(console, line)
+        if result.summaries:
+            screen.say(console, f"Written to {result.folder}/: {', '.join(comparison.FILES)}")
+        return 0

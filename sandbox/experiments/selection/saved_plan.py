@@ -1,0 +1,88 @@
+"""A comparison's plan as its manifest tells it: enough for every table, page and picture, without the code that was run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedMethod:
+    """Name, default rate and text of a variant, and the weight decay that it has without being searched."""
+
+    name: str
+    lr: float
+    description: str
+    weight_decay: float
+
+    def text(self) -> str:
+        """Returns the variant as its report shows it."""
+        return self.description
+
+    def hyperparameters(self) -> dict[str, float]:
+        """Returns the rate and the weight decay."""
+        return {"lr": self.lr, "weight_decay": self.weight_decay}
+
+    def words(self) -> None:
+        """Returns nothing: what was measured is in the rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedTask:
+    """Name and metric of a task."""
+
+    name: str
+    metric: str
+    higher_is_better: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedSettings:
+    """Those settings of `ComparisonSettings` that reports show."""
+
+    schedule: str
+    search: Mapping[str, Any]
+    rates: int
+    tuning_seeds: int
+    time_limit: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedPlan:
+    """What `sandbox.experiments.selection.plan.ComparisonPlan` says to reports."""
+
+    settings: SavedSettings
+    methods: list[SavedMethod]
+    task: SavedTask
+    steps: int
+    warmup: int
+    trials: int
+    seeds: int
+    refusals: dict[str, str]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the variants."""
+        return [method.name for method in self.methods]
+
+    @property
+    def tuned(self) -> bool:
+        """Whether anything was chosen."""
+        return bool(self.settings.search) or self.settings.rates > 1
+
+
+def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
+    """Returns the plan that a manifest tells.  Raises KeyError where it is of a version that did not say enough."""
+    defaults, decays = facts["defaults"], facts["weight_decay"]
+    methods = [SavedMethod(name, defaults[name], text, decays[name]) for name, text in facts["recipes"].items()]
+    return SavedPlan(
+        settings=SavedSettings(
+            facts["schedule"], facts["search"], facts["rates"], facts["tuning_seeds"], facts["options"]["time_limit"]
+        ),
+        methods=methods,
+        task=SavedTask(facts["task"], facts["metric"], facts["higher_is_better"]),
+        **{name: facts[name] for name in ("steps", "warmup", "trials")},
+        seeds=len(facts["seeds"]["final"]),
+        refusals=facts["one by one"],
+    )
