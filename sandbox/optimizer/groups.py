@@ -49,7 +49,7 @@ def hyperparameters(recipe: Recipe) -> dict[str, Any]:
 def check_keywords(recipe: Recipe, given: dict[str, Any]) -> None:
     """Raises ValueError for a keyword that is no hyperparameter of the recipe."""
     for key in given:
-        if key not in paths(recipe) and key not in OWN_ENTRIES and key != "lr":
+        if key not in paths(recipe) and key not in OWN_ENTRIES and key != "lr" and not _is_no_decay(key, given[key]):
             raise ValueError(_refusal(recipe, key))
 
 
@@ -62,10 +62,15 @@ def check_entries(recipe: Recipe, group: dict[str, Any], *, new: bool = False) -
     names = paths(recipe)
     allowed = {"params", "param_names", "lr", "recipe", "initial_lr", *OWN_ENTRIES, *names}
     for key in group:
-        if not isinstance(key, str) or key in allowed:
+        if not isinstance(key, str) or key in allowed or _is_no_decay(key, group[key]):
             continue
         if "." in key or key in _TORCHS or (new and difflib.get_close_matches(key, ["lr", *names], 1, 0.8)):
             raise ValueError(_refusal(recipe, key))
+
+
+def _is_no_decay(key: str, value: Any) -> bool:
+    """Whether an entry asks for no weight decay, which every recipe can give: trainers say so for each group of theirs."""
+    return key == "weight_decay" and isinstance(value, int | float) and value == 0
 
 
 def _refusal(recipe: Recipe, key: str) -> str:

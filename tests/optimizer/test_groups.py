@@ -92,6 +92,27 @@ def test_bad_arguments_are_explained(keywords, says):
         sandbox.Optimizer([torch.ones(2, requires_grad=True)], "apollo", **keywords)
 
 
+@pytest.mark.parametrize("name", ["apollo", "adahessian", "sgd", "muon"])
+def test_no_weight_decay_may_be_asked_of_every_recipe(name):
+    """As trainers do, for each of their groups; the steps are those without the entry."""
+    ends = []
+    for more in ({}, {"weight_decay": 0}, {"weight_decay": 0.0}):
+        p = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_()
+        optimizer = sandbox.Optimizer([{"params": [p], **more}], name, lr=0.01, **more)
+        for _ in range(3):
+            optimizer.zero_grad()
+            optimizer.step(lambda p=p: (p**4).sum()) if name == "adahessian" else step(p, optimizer)
+        optimizer.load_state_dict(optimizer.state_dict())
+        ends.append(p.detach().clone())
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+def step(p, optimizer):
+    (p**4).sum().backward()
+    optimizer.step()
+
+
 def test_unknown_keys_in_groups_are_errors_whenever_they_come():
     p = torch.ones(2, requires_grad=True)
     with pytest.raises(ValueError, match=r"did you mean 'rectifier.sigma'"):
