@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import importlib.abc
+import importlib.machinery
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from sandbox.forms import toml
 from sandbox.recipe import Recipe
@@ -49,23 +51,29 @@ def package(name: str) -> ModuleType:
     Raises ImportError where another one has been imported already.
     """
     home = HOME / name
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, home / "__init__.py", submodule_search_locations=[str(home)])
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{home} is not a package")
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(sys.modules[name])
-        except BaseException:
-            del sys.modules[name]
-            raise
-    module = sys.modules[name]
+    if _BESIDE not in sys.meta_path:
+        sys.meta_path.insert(0, _BESIDE)
+    _BESIDE.names.add(name)
+    module = importlib.import_module(name)  # waits for another thread that is importing it
     if home.resolve() not in (folders := _folders(module)):
         raise ImportError(f"{name!r} was imported from {folders[0]}, which hides {home}; rename the former")
     return module
 
 
 HOME = imports.PACKAGE.parent  # where the packages lie
+
+
+class _Beside(importlib.abc.MetaPathFinder):
+    """Finds packages beside this one, before the path is searched, once they have been requested by name."""
+
+    def __init__(self) -> None:
+        self.names = set[str]()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.PathFinder.find_spec(name, [str(HOME)]) if name in self.names else None
+
+
+_BESIDE = _Beside()
 
 
 def _folders(module: ModuleType) -> list[Path]:

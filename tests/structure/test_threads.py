@@ -1,0 +1,37 @@
+"""Threads that use the package first at the same time, in a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# Each thread is one user of the package; what it returns is only there in modules that have been imported to their end.
+PROGRAM = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+import sandbox, torch
+
+def a(): return type(sandbox.Optimizer([torch.nn.Parameter(torch.ones(2))], "apollo")).__name__
+def b(): from sandbox.forms import lookup; return lookup.recipe("shampoo").name
+def c(): import variants; return variants.get("adamw").name
+
+users, errors, values = [a, b, c] * 4, [], set()
+barrier = threading.Barrier(len(users))
+
+def work(user):
+    barrier.wait()
+    try:
+        values.add(user())
+    except BaseException as error:
+        errors.append(repr(error))
+
+threads = [threading.Thread(target=work, args=(user,)) for user in users]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(errors or sorted(values))
+"""
+
+
+def test_first_use_by_many_threads():
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == str(["Optimizer", "adamw", "shampoo"])
