@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import importlib.machinery
 import os
 import subprocess
 import sys
@@ -154,6 +155,17 @@ def test_a_block_that_was_edited_is_another_run(write, tmp_path):
         found = compare([recipe], "quadratic", seeds=2, rates=1, steps=20, vectorised=False, out=tmp_path / "out")
         losses.append(found.summaries[0].train_loss)
     assert losses[0] != losses[1]
+
+
+def test_a_compiled_extension_counts_by_its_bytes(write, tmp_path):
+    """In place beside a user's module; it is not imported for that, and it is no Python source."""
+    extension = tmp_path / f"edited_helpers{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    texts = {"edited_recipe": RECIPE + "def later():\n    import edited_helpers\n", "edited_base": BASE.format(factor=1)}
+    codes = []
+    for content in (b"\x7fELF\0\x01", b"\x7fELF\0\x02", b"\x7fELF\0\x01"):
+        extension.write_bytes(content)
+        codes.append(code(write(**texts).recipe()))
+    assert codes[0] == codes[2] != codes[1]
 
 
 def test_the_same_in_every_process():

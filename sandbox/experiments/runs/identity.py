@@ -160,8 +160,12 @@ class _Walk:
             if not self.reuse:
                 raise _Unidentifiable
             return
-        yield _source(Path(file)).encode()
-        for imported in _imports(name, Path(file)):
+        path = Path(file)
+        if path.suffix != ".py":  # a compiled extension
+            yield hashlib.sha256(path.read_bytes()).digest()
+            return
+        yield _source(path).encode()
+        for imported in _imports(name, path):
             yield from self.module(imported)
 
 
