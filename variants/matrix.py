@@ -70,6 +70,9 @@ def soap() -> Recipe:
 
     Vectors, and matrices with a side above 10,000, are updated by Adam from the first step on; published code leaves that step
     out for all, and transforms such matrices on one side.
+
+    While the first factor is rank deficient, as after a batch of fewer rows than the matrix has, its null space has any basis:
+    rounding then chooses, here as in the published code, and grows into other steps.
     """
     return Recipe(
         lr=3e-3,
