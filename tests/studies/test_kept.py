@@ -33,6 +33,14 @@ def test_tables_are_those_of_the_kept_rows(key):
     assert (FOLDER / f"{key}-cpu.md").read_text() == report.study_text(studies.get(key), KEPT[key])
 
 
+def test_one_seed_decides_nothing_and_breaks_nothing():
+    """Claims 8 and 17 hold by F15's five seeds; with one of them all p-values are 1."""
+    rows = KEPT["F15"].filter((pl.col("role") != "final") | (pl.col("seed") == 0))
+    assert report.counts({"F15": KEPT["F15"]})["holds here"] > 0
+    assert report.counts({"F15": rows})["holds here"] == 0
+    assert "±" not in report.study_text(studies.get("F15"), rows)
+
+
 def test_arms_of_kept_rows_are_those_of_the_study():
     for key, rows in KEPT.items():
         parts = {part.name: {arm.name for arm in part.arms} for part in studies.get(key).parts("cpu")}
