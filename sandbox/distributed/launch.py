@@ -8,7 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import cloudpickle
 import torch.distributed as dist
 
 from sandbox.distributed.ranks import Lost
+from sandbox.utils import processes
 
 _RESULT, _RAISED, _LOST, _PROGRESS = "result", "raised", "lost", "progress"
 
@@ -28,8 +29,7 @@ class Team:
         self._folder = tempfile.TemporaryDirectory()
         self._pipes: list[Any] = []
         self._processes: list[Any] = []
-        context = get_context("forkserver")
-        context.set_forkserver_preload([preload])  # imported once for all ranks there will be
+        context = processes.context(preload)
         try:
             for rank in range(size):
                 here, there = context.Pipe()

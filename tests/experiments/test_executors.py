@@ -283,3 +283,26 @@ def test_the_exit_waits_for_nobody_who_sends_to_dead_workers(tmp_path):
     (tmp_path / "dying.py").write_text(DYING)
     found = subprocess.run([sys.executable, "dying.py"], cwd=tmp_path, capture_output=True, timeout=600)  # or for ever
     assert found.returncode == 0
+
+
+WITHOUT = """
+import multiprocessing, sys
+sys.modules["fcntl"] = None  # as on Windows
+multiprocessing.get_all_start_methods = lambda: ["spawn"]
+real = multiprocessing.get_context
+multiprocessing.get_context = lambda method=None: (_ for _ in ()).throw(ValueError(method)) if method == "forkserver" else real(method)
+
+if __name__ == "__main__":
+    import sandbox
+    options = dict(seeds=2, rates=1, steps=4, evaluations=2, vectorised=False)
+    two = sandbox.compare(["sgd", "adamw"], "quadratic", jobs=2, out=OUT + "/two", **options)
+    one = sandbox.compare(["sgd", "adamw"], "quadratic", out=OUT + "/one", **options)
+    print([s.train_loss for s in two.summaries] == [s.train_loss for s in one.summaries])
+"""
+
+
+def test_a_system_without_fork_servers_and_posix_locks(tmp_path):
+    """Processes start anew there, and locks are those of `filelock`, which has its own for each system."""
+    (tmp_path / "program.py").write_text(WITHOUT.replace("OUT", repr(str(tmp_path))))
+    run = subprocess.run([sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=300)
+    assert run.stdout.strip() == "True", run.stderr

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -26,7 +25,7 @@ from sandbox.experiments.runs.batch import Failure, Outcome, Probing, RunBatch, 
 from sandbox.experiments.runs.store import Claims, Store
 from sandbox.experiments.runs.training import Row
 from sandbox.tasks import Task
-from sandbox.utils import interrupts
+from sandbox.utils import interrupts, processes
 
 TRIES = 3  # how often in a row workers may die without finishing anything
 
@@ -195,8 +194,7 @@ class Processes:
         """Submits a call, as every executor does."""
         with interrupts.postponed(), _blocked():  # for the workers, which inherit it: Ctrl-C is for the parent
             if self._pool is None:
-                context = get_context("forkserver")
-                context.set_forkserver_preload([__name__])  # torch is imported once for all workers there will be
+                context = processes.context(preload=__name__)  # torch is imported once for all workers there will be
                 self._messages = context.Queue()
                 initial = self._messages, dict(os.environ)
                 self._pool = ProcessPoolExecutor(self.jobs, mp_context=context, initializer=_start_worker, initargs=initial)
@@ -274,6 +272,9 @@ def _check_source(code: str | None, value: Any) -> None:
 
 @contextlib.contextmanager
 def _blocked() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -201,14 +201,10 @@ def atomically(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Admits one writer at a time to a folder (where the system has POSIX locks)."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(folder / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Admits one writer at a time to a folder."""
+    from filelock import FileLock
+
+    with FileLock(folder / ".lock"):
         yield
 
 
@@ -228,31 +224,27 @@ class Claims:
         self.folder, self.held = folder / "runs" / "locks", dict[str, Any]()
 
     def take(self, name: str) -> bool:
-        """Whether this process may do the work; true on systems without locks: there two may do the same, and one counts."""
-        try:
-            import fcntl
-        except ImportError:
-            return True
+        """Whether this process may do the work; true on file systems without locks, where two may do it and one counts."""
+        from filelock import FileLock, Timeout
+
         if name in self.held:
             return True
         self.folder.mkdir(parents=True, exist_ok=True)
-        file = open(self.folder / name, "w")  # noqa: SIM115 - held until `drop`
+        lock = FileLock(self.folder / name, timeout=0, thread_local=False)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
+            lock.acquire()
+        except Timeout:
             return False
-        except OSError:
-            file.close()
+        except (OSError, NotImplementedError):
             return True
-        self.held[name] = file
+        self.held[name] = lock
         return True
 
     def drop(self, name: str) -> None:
         """Releases the lock."""
-        file = self.held.pop(name, None)
-        if file is not None:
-            file.close()
+        lock = self.held.pop(name, None)
+        if lock is not None:
+            lock.release()
 
     def close(self) -> None:
         """Releases all locks."""
