@@ -152,7 +152,8 @@ class MLflow(Tracker):
 
     def __init__(self, experiment: str, uri: str = "sqlite:///mlflow.db", roles: tuple[str, ...] = ("final",)) -> None:
         super().__init__(roles)
-        self.experiment, self.uri, self.client = experiment, uri, None  # type: Any
+        self.experiment, self.uri = experiment, uri
+        self.client: Any = None
 
     def start(self, row: dict[str, Any], name: str, configuration: dict[str, Any]) -> Any:
         """Returns the identity of a new run, with variant, role and run as tags."""
