@@ -99,7 +99,11 @@ class Basis(Block):
 
 
 class Curvature(Block):
-    """Estimates a diagonal B from what the step has seen."""
+    """Estimates a diagonal B from what the step has seen.
+
+    A block whose B says something of the Hessian's diagonal says what, in `estimates` ("B", "B/η", "√B"), and returns it from
+    `estimate`; `sandbox.inspect` and probes that ask for it compare this with the truth.
+    """
 
     slots: ClassVar[tuple[str, ...]] = ("curvature",)
     estimates = ""  # what `estimate` gives, in terms of B; "" where it gives nothing

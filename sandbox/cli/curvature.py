@@ -43,11 +43,18 @@ class Curvature(interrupt.Command):
         with interrupts.postponed():
             from sandbox.experiments.inspect import inspect
             from sandbox.experiments.reports import inspection
+            from sandbox.experiments.runs.methods import RecipeMethod, methods
 
         arguments = options.values(self, InspectionSettings)
         console = screen.console()
         if not self.variants:
             raise ValueError("curvature: name at least one variant, as in: apollo-sandbox curvature apollo adahessian")
+        known = methods(list(self.variants), "curvature")
+        if not any(inspection.estimates(each.recipe) for each in known if isinstance(each, RecipeMethod)):
+            raise ValueError(
+                f"curvature: no estimate of the Hessian in {', '.join(each.name for each in known)}; a curvature block says what "
+                'it estimates by estimates = "B" and estimate(self, B, x): see docs/experiments.md'
+            )
         out = self._folder()
         if self.out is not None:
             screen.folder(self.out)

@@ -231,3 +231,12 @@ def test_lines_of_progress_begin_again_with_each_part(capsys):
         f"two: {k} of 2 runs" for k in range(3)
     ]
     assert "-" not in "".join(lines)
+
+
+def test_curvature_without_an_estimate(tmp_path, capsys):
+    """Said before anything is trained."""
+    assert cli.main(["curvature", "sgd", "adamw", "--task", "quadratic", "--out", str(tmp_path / "none")]) == 2
+    error = capsys.readouterr().err
+    assert "no estimate of the Hessian in sgd, adamw" in error
+    assert "estimate(self, B, x)" in error
+    assert not (tmp_path / "none").exists()
