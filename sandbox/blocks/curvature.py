@@ -230,6 +230,16 @@ class Hutchinson(Curvature):
     estimates = "√B"
     latex = r"h_t = z \odot H z,\quad v_t = \beta v_{t-1} + (1-\beta) h_t^2,\quad B_t = v_t/(1-\beta^t)"
 
+    def equation(self, slot: str, *, latex: bool = False) -> str:
+        """The equation, with the average over a kernel where there is one."""
+        text, h = super().equation(slot, latex=latex), r"h_t = z \odot H z" if latex else "h = z ⊙ Hz"
+        mean = (
+            r"\ (\text{4-d: } \operatorname{mean}_{\text{kernel}} |z \odot H z|)"
+            if latex
+            else " (4-d: mean of |z ⊙ Hz| over a kernel)"
+        )
+        return text.replace(h, h + mean) if self.spatial_average else text
+
     def hessian(self, z: Tensor, Hz: Tensor) -> Tensor:
         """z ⊙ Hz, averaged in magnitude over the kernel's positions where asked."""
         # h = z ⊙ Hz

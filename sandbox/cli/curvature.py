@@ -52,8 +52,8 @@ class Curvature(interrupt.Command):
         known = methods(list(self.variants), "curvature")
         if not any(inspection.estimates(each.recipe) for each in known if isinstance(each, RecipeMethod)):
             raise ValueError(
-                f"curvature: no estimate of the Hessian in {', '.join(each.name for each in known)}; a curvature block says what "
-                'it estimates by estimates = "B" and estimate(self, B, x): see docs/experiments.md'
+                f"curvature: no estimate of the Hessian in {', '.join(each.name for each in known)}; a curvature block says "
+                'what it estimates by estimates = "B" and estimate(self, B, x): see docs/experiments.md'
             )
         out = self._folder()
         if self.out is not None:

@@ -60,7 +60,7 @@ def _latex_number(value: Any) -> str:
 def state_line(recipe: Any) -> str:
     """What a recipe keeps, for its head line."""
     return f"{analysis.state_text(recipe)} state elements per parameter" + (
-        " of an (m, n) matrix" if recipe.analysis.matrix else ""
+        " of an (m, n) matrix, n over all further axes" if recipe.analysis.matrix else ""
     )
 
 

@@ -118,3 +118,13 @@ def test_toml_keeps_tuples_and_refuses_what_it_has_no_word_for():
 def test_toml_keeps_a_plain_block_inside_another():
     recipe = variants.get("sdlbfgs").replace(solve=blocks.UnitLength(inner=blocks.Divide()))
     assert toml.loads(toml.dumps(recipe)) == recipe
+
+
+def test_what_is_done_with_tensors_of_four_axes_is_shown():
+    """A kernel's average, and how such a tensor becomes a matrix."""
+    shown = str(variants.get("adahessian-spatial"))
+    assert "h = z ⊙ Hz (4-d: mean of |z ⊙ Hz| over a kernel);" in shown
+    assert "kernel" not in str(variants.get("adahessian"))
+    assert r"\operatorname{mean}_{\text{kernel}} |z \odot H z|" in variants.get("adahessian-spatial")._repr_markdown_()
+    for name in ("soap", "muon", "shampoo"):
+        assert "of an (m, n) matrix, n over all further axes" in str(variants.get(name))

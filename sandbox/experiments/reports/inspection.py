@@ -87,9 +87,7 @@ def notes(result: InspectionData) -> list[str]:
     lines.append(several if len(seeds) > 1 else "One seed: rounding may decide what it shows.")
     none = [one.recipe.name for one in result.variants if not estimates(one.recipe)]
     if none:
-        lines.append(
-            f"No estimate of the Hessian in {', '.join(none)}: nothing to compare (a curvature block says it by `estimates` and `estimate`)."
-        )
+        lines.append(f"No estimate of the Hessian in {', '.join(none)}: nothing to compare.")
     if any(estimates(one.recipe).startswith("√") for one in result.variants):
         lines.append("√B is the root of the mean of (z ⊙ Hz)²: it estimates √(Σ_k H_jk²), not H_jj, and has no sign.")
     lines += [f"Failed: {failure}." for failure in result.failures]
