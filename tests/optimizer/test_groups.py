@@ -108,6 +108,20 @@ def test_no_weight_decay_may_be_asked_of_every_recipe(name):
     assert torch.equal(ends[0], ends[2])
 
 
+def test_muons_weight_decay_by_keyword_and_by_slot():
+    """Zero gradients and one step of η = .1: θ (1 - ηγ), for vectors with Adam's η = .1 · 3e-4/.02."""
+    ends = []
+    for recipe, more in (("muon", {"weight_decay": 0.5}), (variants.get("muon").replace(**{"decay.weight_decay": 0.5}), {})):
+        params = [torch.ones(shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 2), (3,))]
+        optimizer = sandbox.Optimizer(params, recipe, lr=0.1, **more)
+        for p in params:
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+        ends.append([p.detach().flatten()[0].item() for p in params])
+    assert ends[0] == pytest.approx([0.95, 1 - 0.0015 * 0.5])
+    assert ends[1] == pytest.approx([0.95, 1.0])
+
+
 def step(p, optimizer):
     (p**4).sum().backward()
     optimizer.step()
