@@ -37,8 +37,8 @@ def muon() -> Recipe:
     """Momentum made orthogonal by five Newton-Schulz steps (Jordan et al. 2024; bfloat16 there); Adam for vectors.
 
     Differs from the authors' use: they leave embeddings and heads to Adam too, which here takes a group of their own.
-    `weight_decay=` of an optimizer or a group is for matrices and vectors alike, as everywhere; `replace(**{"decay.weight_decay": …})`
-    is for matrices alone, "vectors.decay.weight_decay" for vectors.
+    `weight_decay=` of an optimizer or a group is for matrices and vectors alike, as everywhere;
+    `replace(**{"decay.weight_decay": …})` is for matrices alone, "vectors.decay.weight_decay" for vectors.
     """
     return Recipe(
         lr=0.02,
