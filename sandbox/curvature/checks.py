@@ -14,6 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+HINT = (
+    "fused kernels often lack second derivatives, and torch can be told to avoid them: with "
+    "torch.nn.attention.sdpa_kernel(SDPBackend.MATH) around the loss, or torch.backends.mkldnn.flags(enabled=False)"
+)
 ROUNDINGS = 100  # asymmetries of right products are at most 2.1 defects of linearity (40 cases), of wrong ones at least 40,000
 
 

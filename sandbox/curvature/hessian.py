@@ -71,18 +71,26 @@ def gradients(loss: Tensor, params: Sequence[Tensor], *, create_graph: bool = Tr
 def product(
     grads: Sequence[Tensor | None], params: Sequence[Tensor], v: Sequence[Tensor], *, keep: bool = False
 ) -> list[Tensor | None]:
-    """Returns Hv from `gradients`; None where the loss does not depend on a parameter.  keep: whether the graph stays."""
+    """Returns Hv from `gradients`; None where the loss does not depend on a parameter.  keep: whether the graph stays.
+
+    Raises RuntimeError, with what to do, where an operator of the loss has no second derivative.
+    """
     # Hv = ∇(gᵀv), from the gradients that depend on the parameters at all
     live = [i for i, g in enumerate(grads) if g is not None and g.requires_grad]
     products: list[Tensor | None] = [None if g is None else torch.zeros_like(g) for g in grads]
     if live:
-        Hv = torch.autograd.grad(
-            [cast(Tensor, grads[i]) for i in live],
-            [params[i] for i in live],
-            [v[i] for i in live],
-            materialize_grads=True,
-            retain_graph=keep,
-        )
+        try:
+            Hv = torch.autograd.grad(
+                [cast(Tensor, grads[i]) for i in live],
+                [params[i] for i in live],
+                [v[i] for i in live],
+                materialize_grads=True,
+                retain_graph=keep,
+            )
+        except RuntimeError as error:
+            if "not implemented" not in str(error):
+                raise
+            raise RuntimeError(f"the closure's loss has no Hessian-vector products ({checks.HINT}): {error}") from error
         for i, value in zip(live, Hv, strict=True):
             products[i] = value
     return products

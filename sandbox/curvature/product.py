@@ -75,8 +75,7 @@ class Hessian:
                 return mode
             reasons.setdefault(asymmetry, mode)
         raise RuntimeError(
-            "this loss has no Hessian-vector products here; fused kernels often lack second derivatives, and torch can be "
-            "told to avoid them (torch.nn.attention.sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False)): "
+            f"this loss has no Hessian-vector products here ({checks.HINT}): "
             + "; ".join(f"{mode}: {reason}" for reason, mode in reasons.items())
         )
 

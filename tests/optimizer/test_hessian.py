@@ -209,3 +209,30 @@ def test_no_draw_comes_twice_though_a_group_goes():
         optimizer.step(lambda: (p.sum() ** 2 + q.sum() ** 2) / 2)
         draws += [optimizer.state[x]["curvature.h"].tolist() for x in ((p, q) if step < 3 else (q,))]
     assert len(set(map(tuple, draws))) == len(draws) == 7
+
+
+@pytest.mark.parametrize("name", ["adahessian", "sophia-h"])
+def test_attention_without_second_derivatives(name):
+    """Refused at the first step with what to do; and that helps: the first products equal those of attention by hand."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    draw = torch.Generator().manual_seed(0)
+    x, start = torch.randn(2, 2, 5, 8, generator=draw), torch.randn(8, 8, generator=draw)
+    ends = []
+
+    def attend(q, fused):
+        if fused:
+            return torch.nn.functional.scaled_dot_product_attention(q, x, x)
+        return (q @ x.mT / 8**0.5).softmax(-1) @ x
+
+    for fused in (True, False):
+        w = start.clone().requires_grad_()
+        optimizer = sandbox.Optimizer([w], name, lr=0.01)
+        with sdpa_kernel(SDPBackend.MATH):
+            optimizer.step(lambda w=w, fused=fused: attend(x @ w, fused).square().sum())
+        ends.append(w.detach())
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)  # float32
+    w = start.clone().requires_grad_()
+    with pytest.raises(RuntimeError, match=r"no Hessian-vector products .*sdpa_kernel\(SDPBackend.MATH\)"):
+        sandbox.Optimizer([w], name, lr=0.01).step(lambda: attend(x @ w, True).square().sum())
+    assert torch.equal(w.detach(), start)
