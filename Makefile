@@ -5,8 +5,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # A worker for each core; each takes over tests that another has not begun.  The notebooks, which take longest, come first.
 PYTEST := $(BIN)/python -m pytest -n logical --dist worksteal --nbmake --nbmake-kernel=python3 --nbmake-timeout=-1 notebooks tests
-FILES := $(filter-out %/__init__.py %/__main__.py,$(wildcard sandbox/*.py variants/*.py)) $(wildcard sandbox/*/__init__.py)
-MODULES := sandbox variants theory_checks $(subst /,.,$(patsubst %.py,%,$(subst /__init__,,$(FILES))))
 
 # The name under which `make bench` keeps its results, as in cpu-intel-r-xeon-r-processor.
 PROCESSOR := cpu-$(shell (sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1 | grep . || uname -m) \
@@ -54,9 +52,9 @@ bench: $(STAMP)  ## speed and memory on the CPU, all cores and one, against torc
 bench-gpu: $(STAMP)  ## checks and speed on a GPU, about eight minutes
 	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m tests.benchmarks.gpu
 
-docs: $(STAMP)  ## the API reference, with equations, in build/docs
+docs: $(STAMP)  ## the site, in build/docs: tutorials, guides, explanation, reference
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
-	$(BIN)/python -m pdoc --math --docformat markdown -o build/docs $(MODULES)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -64,4 +62,4 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 clean:  ## remove everything that was installed or computed
-	rm -rf $(VENV) results build *.egg-info
+	rm -rf $(VENV) results build *.egg-info docs/notebooks docs/reference/generated

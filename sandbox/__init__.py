@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sandbox.utils import lazy
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 if TYPE_CHECKING:
     from sandbox.backends.torchscript.exported import export
