@@ -57,7 +57,7 @@ def compare(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettin
         manifest.write(folder, facts)
         if comparison.tuned:
             tuners = tune(comparison, work, "searching" if settings.search else "tuning learning rates")
-            chosen = {m.name: choose(m, tuners[m.name], relative=not settings.search) for m in methods}
+            chosen = {m.name: choose(m, tuners[m.name]) for m in methods}
         else:
             chosen = {m.name: Chosen({"lr": comparison.grid(m)[0]}, False, True, []) for m in methods}
         final = [(m, run) for m in methods for run in comparison.final(m, chosen[m.name].numbers)]

@@ -100,13 +100,17 @@ class ComparisonSettings(ExecutionSettings, Options):
 
     seeds: int = option(10, "Final runs per variant; exploratory below 6 for two variants, 8 for five.", least=2)
     tuning_seeds: int = option(2, "Tuning runs per learning rate.", least=1)
-    rates: int = option(7, "Learning rates per variant, around its default.", least=1)
-    spacing: float = option(10**0.5, "Factor between neighbouring rates.")
+    rates: int = option(5, "Learning rates of a search's first round, around the variant's default; 1: untuned.", least=1)
+    spacing: float = option(10**0.5, "Factor between neighbouring rates of the first round.")
     search: Mapping[str, Any] | None = option(
         None, "Other numbers to choose: name -> range; see `sandbox.experiments.selection.search`.", command=False
     )
-    tuner: str = option("grid", "How they are chosen: grid, random or tpe.")
-    trials: int | None = option(None, "Trials per variant (the number of rates).", least=1)
+    tuner: str = option(
+        "coordinate",
+        "How numbers are chosen: coordinate (widened until the best one lies inside, then refined), grid, random or tpe.",
+    )
+    trials: int | None = option(None, "Trials per variant (rates + 4 for each number; of other tuners, rates).", least=1)
+    limit: int | None = option(None, "Trials at most, while the best lies at an end of what was tried (trials + 6).", least=1)
     warmup: int | None = option(None, "Updates of linear warm-up (a tenth of the steps).", least=0)
     schedule: Any = option("constant", "After the warm-up: constant, cosine, linear or inverse-sqrt.")
     evaluations: int = option(20, "Points of a curve.", least=1)

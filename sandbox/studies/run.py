@@ -20,7 +20,9 @@ from sandbox.experiments.reports import manifest
 from sandbox.experiments.runs import identity, vectorised
 from sandbox.experiments.runs.methods import Method
 from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
-from sandbox.experiments.selection.search import Axis
+from sandbox.experiments.selection.axes import Axis
+from sandbox.experiments.selection.coordinates import Descent
+from sandbox.experiments.selection.search import Tuner
 from sandbox.experiments.selection.tuning import tune
 from sandbox.experiments.settings import ExecutionSettings, Options, Progress
 from sandbox.experiments.work import Work
@@ -69,8 +71,7 @@ def _run_part(plan: PartPlan, folder: Path, settings: ExecutionSettings, what: s
     with Work(plan.task, folder, total, settings, tables=False) as work:
         if plan.part.search is not None:
             for name, tuner in tune(plan, work, what).items():
-                best = min(tuner.trials, key=lambda trial: trial.loss)
-                factors[name] = best.numbers["factor"]
+                factors[name] = tuner.best(1.0)[0]["factor"]
         # rounds of all arms, so that what a machine does meanwhile meets all alike
         work.run([(m, plan.final(m, factors[m.name], s)) for s in range(plan.seeds) for m in plan.methods], what)
         for failure in work.failures:
@@ -92,8 +93,6 @@ class PartPlan:
     part: Part
     seeds: int
     options: Options
-
-    tuner = "grid"
 
     def measure_arms(self) -> pl.DataFrame | None:
         """Returns what a part measures, one row per arm and seed; None where it measures nothing."""
@@ -127,13 +126,19 @@ class PartPlan:
 
     @property
     def trials(self) -> int:
-        """Rates that every arm is tried at."""
-        return len(self.part.search.factors) if self.part.search else 0
+        """Rates that every arm is tried at; a search that is widened may try more."""
+        search = self.part.search
+        return 0 if search is None else len(search.factors) or search.trials
 
-    def axes(self, method: Method) -> dict[str, Axis]:
-        """Returns the factors before an arm's own rate."""
-        assert self.part.search is not None
-        return {"factor": Axis(choices=self.part.search.factors)}
+    def new_tuner(self, method: Method, seed: int) -> Tuner:
+        """Returns the tuner of the factor before an arm's own rate."""
+        search = self.part.search
+        assert search is not None
+        if search.factors:
+            return Tuner({"factor": Axis(choices=search.factors)}, "grid", self.trials)
+        axes = {"factor": Axis(log=True, start=1.0)}
+        descent = Descent(axes, search.points, 10**0.5, search.trials, search.limit)
+        return Tuner(axes, "coordinate", search.trials, descent=descent)
 
     def tuning(self, method: Method, numbers: Mapping[str, Any]) -> list[Run]:
         """Returns the runs of a trial."""

@@ -76,14 +76,19 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
-    """Rates that every arm is tried at before its final runs: `factors` of its own, `seeds` runs of `steps` updates each.
+    """Rates that every arm is tried at before its final runs, `seeds` runs of `steps` updates each.
 
-    The factor with the lowest mean validation loss is chosen.
+    factors: a grid of factors of the arm's own rate.  Without them the rate is searched: `points` rates √10 apart, then towards
+    an optimum at an end and around one that is bracketed, `trials` in all, at most `limit`.
+    The rate with the lowest mean validation loss is chosen.
     """
 
-    factors: tuple[float, ...]
     steps: int
+    factors: tuple[float, ...] = ()
     seeds: int = 1
+    points: int = 5
+    trials: int = 9
+    limit: int = 15
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,9 @@ from tests.outside_blocks import Halfway, MeanAbsolute
 
 def test_compare_is_what_it_says(tmp_path):
     """Every number of the summary is recomputed by hand from separate runs."""
-    result = compare(["adamw", "sgd"], "logistic-breast-cancer", seeds=3, tuning_seeds=2, rates=3, steps=30, out=tmp_path)
+    result = compare(
+        ["adamw", "sgd"], "logistic-breast-cancer", seeds=3, tuning_seeds=2, rates=3, tuner="grid", steps=30, out=tmp_path
+    )
     task = tasks.get("logistic-breast-cancer")
     ends = {}
     for summary in result.summaries:
@@ -136,7 +138,7 @@ def test_few_seeds_are_exploratory_and_edges_are_flagged(tmp_path):
     assert result.exploratory
     assert "Exploratory: 2 seeds are too few" in str(result)
     assert result.summaries[1].on_edge
-    assert "lies on the edge of its grid" in str(result)
+    assert "lie on the edge of what was tried" in str(result)
     assert "(edge)" in result._repr_markdown_()
 
 

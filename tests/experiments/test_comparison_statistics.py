@@ -14,8 +14,9 @@ from sandbox.experiments.reports.comparison_data import summarise
 from sandbox.experiments.runs import training
 from sandbox.experiments.runs.methods import RecipeMethod
 from sandbox.experiments.runs.run import Run
+from sandbox.experiments.selection.axes import Trial
 from sandbox.experiments.selection.plan import plan as comparison_plan
-from sandbox.experiments.selection.search import Chosen, Trial, Tuner
+from sandbox.experiments.selection.search import Chosen, Tuner
 from sandbox.experiments.selection.tuning import choose
 from sandbox.experiments.settings import ComparisonSettings
 from tests.experiments.plans import SMALL
@@ -86,7 +87,18 @@ def rows_of(plan, losses):
 
 
 def plan_of(task, **changes):
-    options = dict(seeds=2, tuning_seeds=1, rates=3, spacing=10.0, steps=10, warmup=0, evaluations=2, vectorised=False, every=1)
+    options = dict(
+        seeds=2,
+        tuning_seeds=1,
+        rates=3,
+        tuner="grid",
+        spacing=10.0,
+        steps=10,
+        warmup=0,
+        evaluations=2,
+        vectorised=False,
+        every=1,
+    )
     return comparison_plan(["adam"], task, ComparisonSettings(**{**options, **changes}))
 
 
@@ -97,8 +109,8 @@ def test_rates_are_chosen_on_validation_loss_and_edges_of_both_sides_flagged():
 
     def chosen(validation):
         tuner = Tuner(plan.axes(method), "grid", 3, 0)
-        tuner.tell([Trial(n, loss) for n, loss in zip(tuner.ask(), validation, strict=True)])
-        found = choose(method, tuner, relative=True)
+        tuner.tell([Trial(n, (loss,)) for n, loss in zip(tuner.ask(), validation, strict=True)])
+        found = choose(method, tuner)
         return found.numbers["lr"], found.on_edge, found.tuned
 
     assert chosen([0.3, 0.1, 0.2]) == (grid[1], False, True)

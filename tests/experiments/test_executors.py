@@ -18,7 +18,7 @@ from sandbox.experiments.compare import compare
 from sandbox.experiments.runs import batch, executors, store
 from sandbox.experiments.runs.store import Claims
 
-SMALL = dict(seeds=2, tuning_seeds=1, rates=3, steps=20, evaluations=4, vectorised=False)
+SMALL = dict(seeds=2, tuning_seeds=1, rates=3, tuner="grid", steps=20, evaluations=4, vectorised=False)
 
 
 @block
@@ -89,7 +89,7 @@ def test_two_calls_at_once_share_a_folder(tmp_path):
         "import sys\nfrom sandbox.experiments.runs import batch\nfrom sandbox.experiments.compare import compare\n"
         "original, made = batch.train, []\n"
         "batch.train = lambda *a: made.append(1) or original(*a)\n"
-        f"compare(['apollo', 'sgd'], 'quadratic', out={str(tmp_path)!r}, seeds=2, tuning_seeds=1, rates=3, steps=20, "
+        f"compare(['apollo', 'sgd'], 'quadratic', out={str(tmp_path)!r}, seeds=2, tuning_seeds=1, rates=3, tuner='grid', steps=20, "
         "evaluations=4, vectorised=False)\nprint(len(made))"
     )
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -13,7 +13,7 @@ from sandbox.experiments.selection import plan as comparison
 from sandbox.experiments.settings import ComparisonSettings
 from tests.experiments import networks
 
-SMALL = dict(seeds=2, tuning_seeds=1, rates=2, evaluations=3)
+SMALL = dict(seeds=2, tuning_seeds=1, rates=2, tuner="grid", evaluations=3)
 VARIANTS = ["torch.optim:AdamW", "torch.optim:Muon", "apollo"]
 TASKS = {"net": networks.Net, "text": networks.Text}
 

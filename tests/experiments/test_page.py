@@ -14,7 +14,7 @@ from sandbox import cli
 from sandbox.experiments.reports import charts, tables
 from tests.experiments.test_tables import NAMES
 
-OPTIONS = {"seeds": 6, "tuning_seeds": 1, "rates": 3, "steps": 6, "evaluations": 3}
+OPTIONS = {"seeds": 6, "tuning_seeds": 1, "rates": 3, "tuner": "grid", "steps": 6, "evaluations": 3}
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,13 @@ from sandbox.blocks import AbsoluteFloor, SoftAbsolute
 from sandbox.experiments.compare import compare
 from sandbox.experiments.runs.methods import method
 from sandbox.experiments.selection import search
-from sandbox.experiments.selection.search import Axis, Trial, Tuner, expected_best, flatness
+from sandbox.experiments.selection.axes import Axis, Trial
+from sandbox.experiments.selection.search import Tuner, expected_best, flatness
 
 
 def trials(losses, rates=None):
     rates = [10.0**k for k in range(len(losses))] if rates is None else rates
-    return [Trial({"lr": lr}, loss) for lr, loss in zip(rates, losses, strict=True)]
+    return [Trial({"lr": lr}, (loss,)) for lr, loss in zip(rates, losses, strict=True)]
 
 
 def test_expected_best_by_enumeration():
@@ -32,7 +33,7 @@ def test_flatness_in_decades():
     """Between 1 and 10 the loss stays; from there it crosses 1.01 after a tenth of the next decade."""
     assert flatness(trials([2.0, 1.0, 1.0, 1.1])) == pytest.approx(0.01 + 1 + 0.1)
     assert flatness(trials([math.inf, 1.0, math.inf])) == 0
-    assert flatness([Trial({"lr": 1.0, "x": 1.0}, 0.1)]) is None
+    assert flatness([Trial({"lr": 1.0, "x": 1.0}, (0.1,))]) is None
     assert flatness(trials([math.inf, math.inf])) is None
 
 

@@ -29,7 +29,7 @@ def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("names")
     recipes = [variants.get("sgd").replace(name=name) for name in NAMES]
     told = CSV(folder / "rows.csv")
-    return compare(recipes, "quadratic", seeds=2, tuning_seeds=1, rates=2, steps=5, out=folder, callbacks=[told])
+    return compare(recipes, "quadratic", seeds=2, tuning_seeds=1, rates=2, tuner="grid", steps=5, out=folder, callbacks=[told])
 
 
 @pytest.fixture(scope="module")

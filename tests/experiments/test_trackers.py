@@ -8,7 +8,7 @@ import pytest
 import sandbox
 from sandbox.experiments import callbacks
 
-OPTIONS = {"seeds": 2, "tuning_seeds": 1, "rates": 2, "steps": 6, "evaluations": 3}
+OPTIONS = {"seeds": 2, "tuning_seeds": 1, "rates": 2, "tuner": "grid", "steps": 6, "evaluations": 3}
 
 
 class Recorder(callbacks.Tracker):

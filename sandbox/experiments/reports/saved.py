@@ -13,8 +13,9 @@ from sandbox.experiments.reports.comparison import Comparison
 from sandbox.experiments.reports.comparison_data import summarise
 from sandbox.experiments.runs.batch import Failure
 from sandbox.experiments.runs.store import PROBES
+from sandbox.experiments.selection.axes import Trial
 from sandbox.experiments.selection.saved_plan import SavedPlan, from_facts
-from sandbox.experiments.selection.search import Chosen, Trial
+from sandbox.experiments.selection.search import Chosen
 
 
 def load(folder: str | Path) -> Comparison:
@@ -49,6 +50,6 @@ def load(folder: str | Path) -> Comparison:
 def _chosen(facts: Mapping[str, Any], plan: SavedPlan, name: str, rows: pl.DataFrame) -> Chosen:
     if name in facts.get("chosen", {}):
         kept = facts["chosen"][name]
-        return Chosen(**{**kept, "trials": [Trial(**trial) for trial in kept["trials"]]})
+        return Chosen(**{**kept, "trials": [Trial(t["numbers"], tuple(t["losses"])) for t in kept["trials"]]})
     final = rows.filter((pl.col("variant") == name) & (pl.col("role") == "final"))
     return Chosen({"lr": float(final["lr"][0])}, False, True, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as web
+import math
 
 from sandbox.experiments.reports.comparison_data import ComparisonData, Summary
 from sandbox.experiments.selection import search, statistics
@@ -51,20 +52,38 @@ def _difference(d: statistics.Difference | None, p: float | None, digits: str) -
 
 
 def budgets(result: ComparisonData) -> Table | None:
-    """Returns the numbers that a search chose, the expected best loss against budget, and how flat the optimum is."""
+    """Returns the numbers that a search chose, its trials, the losses at neighbouring rates, and how flat the optimum is.
+
+    Of trials that do not depend on each other (grid, random), the expected best loss against budget too.
+    """
     if not result.plan.tuned:
         return None
     trials = result.plan.trials
-    ks = sorted({1, max(1, trials // 3), trials})
-    head = ["variant", "chosen", *(f"best of {k}" for k in ks), "decades within 1 %"]
+    ks = sorted({1, max(1, trials // 3), trials}) if result.plan.settings.tuner in ("grid", "random") else []
+    head = ["variant", "chosen", "trials", "tuning loss [next rates]", *(f"best of {k}" for k in ks), "decades within 1 %"]
     rows = []
     for s in result.summaries:
         chosen = result.chosen[s.name]
         best, flat = search.expected_best(chosen.trials), search.flatness(chosen.trials)
         numbers = ", ".join(f"{n} {v:.3g}" if isinstance(v, float) else f"{n} {v}" for n, v in chosen.numbers.items())
         shown = [f"{best[k - 1]:.4g}" if k <= len(best) else "—" for k in ks]
-        rows.append([s.name, numbers, *shown, "—" if flat is None else f"{flat:.2f}"])
+        flatness = "—" if flat is None else f"{flat:.2f}"
+        rows.append([s.name, numbers, str(len(chosen.trials)), _around(chosen), *shown, flatness])
     return head, rows
+
+
+def _around(chosen: search.Chosen) -> str:
+    """Returns the tuning loss of the chosen numbers, and in brackets those of the next lower and higher rate."""
+    others, rate = {**chosen.numbers, "lr": 0}, float(chosen.numbers["lr"])
+    along = {float(t.numbers.get("lr", rate)): t.loss for t in chosen.trials if {**others, **t.numbers, "lr": 0} == others}
+    if rate not in along:
+        return "—"
+
+    def at(rates: list[float]) -> str:
+        return "—" if not rates else "diverged" if math.isinf(along[rates[0]]) else f"{along[rates[0]]:.4g}"
+
+    below, above = sorted((r for r in along if r < rate), reverse=True), sorted(r for r in along if r > rate)
+    return f"{at([rate])} [{at(below)}, {at(above)}]"
 
 
 def power(result: ComparisonData) -> Table | None:
@@ -130,7 +149,7 @@ def notes(result: ComparisonData) -> list[str]:
     first = (result.summaries or plan.methods)[0].name
     better = "higher" if plan.task.higher_is_better else "lower"
     schedule = settings.schedule if isinstance(settings.schedule, str) else "a schedule of one's own"
-    what = f"{plan.trials} trials" if settings.search else f"{settings.rates} rates"
+    what = f"{plan.trials} {'trials' if settings.search else 'rates'}"
     tuning = f"{what} × {settings.tuning_seeds} tuning seeds per variant, chosen on validation loss"
     lines = [
         f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {schedule}), {plan.seeds} paired seeds; "
@@ -148,7 +167,10 @@ def notes(result: ComparisonData) -> list[str]:
         lines.append(f"Exploratory: {plan.seeds} seeds are too few for a conclusion ({result.enough_seeds} or more).")
     edges = [s.name for s in result.summaries if s.on_edge]
     if edges:
-        lines.append(f"The best rate of {', '.join(edges)} lies on the edge of its grid: a wider one (rates) may do better.")
+        lines.append(f"The best numbers of {', '.join(edges)} lie on the edge of what was tried: others may do better.")
+    more = [f"{s.name} ({n})" for s in result.summaries if (n := len(result.chosen[s.name].trials)) > plan.trials]
+    if more:
+        lines.append(f"Searched further, their best rates being at an end of what was tried: {', '.join(more)}.")
     lost = [s.name for s in result.summaries if not s.tuned]
     if lost:
         lines.append(f"Every rate of {', '.join(lost)} diverged in tuning; its default was kept.")

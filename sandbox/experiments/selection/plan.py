@@ -13,16 +13,23 @@ from sandbox.experiments.runs import identity, shares, vectorised
 from sandbox.experiments.runs.methods import Method, RecipeMethod, methods
 from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
 from sandbox.experiments.selection import search as searching
+from sandbox.experiments.selection.axes import Axis
+from sandbox.experiments.selection.coordinates import Descent
 from sandbox.experiments.settings import ComparisonSettings, whole
 from sandbox.probes import ALL
 from sandbox.probes.watch import Watch, find
 from sandbox.tasks import Task
 from sandbox.utils import suggest
 
+REFINED, WIDENED = 4, 6  # further trials of a search: between those of the first round, and beyond them where it must go on
+
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonPlan:
-    """What `compare` does: the settings, and the numbers that they leave to task and methods.  at: evaluated steps."""
+    """What `compare` does: the settings, and the numbers that they leave to task and methods.
+
+    trials, limit: of a variant's search, and at most.  at: evaluated steps.
+    """
 
     settings: ComparisonSettings
     methods: list[Method]
@@ -30,6 +37,7 @@ class ComparisonPlan:
     steps: int
     warmup: int
     trials: int
+    limit: int
     at: tuple[int, ...]
     probes: tuple[Any, ...]
 
@@ -37,11 +45,6 @@ class ComparisonPlan:
     def seeds(self) -> int:
         """Final runs per variant."""
         return self.settings.seeds
-
-    @property
-    def tuner(self) -> str:
-        """How numbers are chosen."""
-        return self.settings.tuner
 
     @property
     def names(self) -> list[str]:
@@ -62,14 +65,22 @@ class ComparisonPlan:
         """Whether anything is chosen."""
         return bool(self.settings.search) or self.settings.rates > 1
 
-    def axes(self, method: Method) -> dict[str, searching.Axis]:
+    def axes(self, method: Method) -> dict[str, Axis]:
         """Returns what is varied of a method."""
         if self.settings.search:
             return searching.axes_of(self.settings.search, method)
-        return {"lr": searching.Axis(choices=tuple(self.grid(method)))}
+        if self.settings.tuner == "coordinate":
+            return {"lr": Axis(log=True, start=method.lr)}
+        return {"lr": Axis(choices=tuple(self.grid(method)))}
+
+    def new_tuner(self, method: Method, seed: int) -> searching.Tuner:
+        """Returns a tuner of a method's numbers."""
+        s, axes = self.settings, self.axes(method)
+        descent = Descent(axes, s.rates, s.spacing, self.trials, self.limit) if s.tuner == "coordinate" else None
+        return searching.Tuner(axes, s.tuner, self.trials, seed, descent)
 
     def grid(self, method: Any) -> list[float]:
-        """Returns learning rates around the method's default, lowest first."""
+        """Returns learning rates around the method's default, lowest first: a grid, or the first round of a search."""
         rates, spacing = self.settings.rates, self.settings.spacing
         return [float(f"{method.lr * spacing ** (k - (rates - 1) / 2):.6g}") for k in range(rates)]
 
@@ -117,7 +128,7 @@ class ComparisonPlan:
             "higher_is_better": self.task.higher_is_better,
             "seeds": {"final": list(range(self.seeds)), "tuning": tuning},
             **{name: getattr(s, name) for name in ("tuning_seeds", "rates", "spacing", "tuner")},
-            **{name: getattr(self, name) for name in ("trials", "steps", "warmup")},
+            **{name: getattr(self, name) for name in ("trials", "limit", "steps", "warmup")},
             **{name: getattr(s, name) for name in ("vectorised", "every")},
             "schedule": s.schedule if isinstance(s.schedule, str) else repr(s.schedule),
             "evaluated_at": list(self.at),
@@ -157,11 +168,12 @@ def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings)
     backends.get(settings.backend)
     schedules.checked(settings.schedule)
     Watch((), every=settings.every)
-    options, trials = settings.options, settings.rates if settings.trials is None else settings.trials
+    options = settings.options
     if options.device != "cpu" and resolved_task.pure:
         raise ValueError(f"device: task {resolved_task.name!r} is a function of parameters and runs on the CPU")
     at, probes = _evaluated_steps(resolved_task, steps, settings), tuple(find(settings.probes).values())
-    result = ComparisonPlan(settings, resolved, resolved_task, steps, warmup, trials, at, probes)
+    trials, limit = _trials(settings)
+    result = ComparisonPlan(settings, resolved, resolved_task, steps, warmup, trials, limit, at, probes)
     _check_search(result)
     if options.ranks > 1:
         per_row = [m.name for m in resolved if isinstance(m, RecipeMethod) and m.recipe.analysis.needs_rows]
@@ -173,6 +185,19 @@ def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings)
     return result
 
 
+def _trials(settings: ComparisonSettings) -> tuple[int, int]:
+    """Returns the trials of a search and the most that it may make.  Raises ValueError for too few."""
+    trials, limit = settings.trials, settings.limit
+    if trials is None:
+        lines = len(settings.search) if settings.search else 1
+        lines += lines > 1  # the first number is searched twice
+        trials = lines * (settings.rates + REFINED) if settings.tuner == "coordinate" else settings.rates
+    limit = trials + WIDENED if limit is None else limit
+    if settings.tuner == "coordinate" and settings.rates > 1 and not settings.rates <= trials <= limit:
+        raise ValueError(f"needed: rates <= trials <= limit, got {settings.rates}, {trials} and {limit}")
+    return trials, limit
+
+
 def _check_search(plan: ComparisonPlan) -> None:
     settings = plan.settings
     if settings.tuner not in searching.TUNERS:
@@ -182,7 +207,7 @@ def _check_search(plan: ComparisonPlan) -> None:
         for method in plan.methods:
             plan.axes(method)
         return
-    if settings.tuner != "grid":
+    if settings.tuner not in ("coordinate", "grid"):
         raise ValueError(f"tuner={settings.tuner!r} needs search=, the numbers and their ranges")
     for method in plan.methods:
         grid = plan.grid(method)

@@ -44,6 +44,7 @@ class SavedSettings:
     schedule: str
     search: Mapping[str, Any]
     rates: int
+    tuner: str
     tuning_seeds: int
     time_limit: float | None
 
@@ -58,6 +59,7 @@ class SavedPlan:
     steps: int
     warmup: int
     trials: int
+    limit: int
     seeds: int
     refusals: dict[str, str]
 
@@ -78,11 +80,12 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
     methods = [SavedMethod(name, defaults[name], text, decays[name]) for name, text in facts["recipes"].items()]
     return SavedPlan(
         settings=SavedSettings(
-            facts["schedule"], facts["search"], facts["rates"], facts["tuning_seeds"], facts["options"]["time_limit"]
+            **{name: facts[name] for name in ("schedule", "search", "rates", "tuner", "tuning_seeds")},
+            time_limit=facts["options"]["time_limit"],
         ),
         methods=methods,
         task=SavedTask(facts["task"], facts["metric"], facts["higher_is_better"]),
-        **{name: facts[name] for name in ("steps", "warmup", "trials")},
+        **{name: facts[name] for name in ("steps", "warmup", "trials", "limit")},
         seeds=len(facts["seeds"]["final"]),
         refusals=facts["one by one"],
     )

@@ -1,4 +1,4 @@
-"""How numbers are chosen: a grid, random draws, or Optuna's TPE; the same number of trials for every variant.
+"""How numbers are chosen: coordinate descent, a grid, random draws, or Optuna's TPE; as many trials for every variant.
 
     search={"lr": (1e-4, 1, "log"), "rectifier.sigma": (1e-3, 1, "log"), "moment": [EMA(beta=0.9), NoMoment()]}
 
@@ -14,48 +14,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from sandbox.experiments.runs.methods import Method
+from sandbox.experiments.selection.axes import Axis, Numbers, Trial
+from sandbox.experiments.selection.coordinates import Descent
 from sandbox.utils import suggest
 
-TUNERS = ("grid", "random", "tpe")
+TUNERS = ("coordinate", "grid", "random", "tpe")
 STARTUP = 10  # trials of TPE that are drawn at random, all at once
-
-Numbers = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """The values that a number may take: a range, or `choices`."""
-
-    low: float = 0.0
-    high: float = 0.0
-    log: bool = False
-    choices: tuple[Any, ...] = ()
-
-    def points(self, count: int) -> list[Any]:
-        """Returns `count` values, lowest first; or all choices."""
-        if self.choices:
-            return list(self.choices)
-        spaced = np.geomspace if self.log else np.linspace
-        return [float(f"{v:.6g}") for v in spaced(self.low, self.high, count)]
-
-    def on_edge(self, value: Any) -> bool:
-        """Whether a value lies within a twentieth of the range from its ends."""
-        if self.choices:
-            return False
-        scale = math.log if self.log else float
-        low, high, place = scale(self.low), scale(self.high), scale(value)
-        return min(place - low, high - place) <= 0.05 * (high - low)
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """Numbers that were tried, and the mean validation loss that they gave: infinite where a run diverged."""
-
-    numbers: Numbers
-    loss: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +46,10 @@ def axes_of(search: Mapping[str, Any], method: Method) -> dict[str, Axis]:
             low, high = float(given[0]), float(given[1])
             if not low < high < math.inf or ("log" in given and low <= 0):
                 raise ValueError(how)
-            factor = float(values[name]) if "relative" in given and name in values else 1.0
-            axis = Axis(low * factor, high * factor, "log" in given)
+            own = values.get(name)
+            start = float(own) if isinstance(own, int | float) else None
+            factor = (start or 1.0) if "relative" in given else 1.0
+            axis = Axis(low * factor, high * factor, "log" in given, start=start)
         else:
             raise TypeError(how)
         if name in values:
@@ -99,17 +66,24 @@ def check(search: Mapping[str, Any], methods: Sequence[Method]) -> None:
 
 
 class Tuner:
-    """Proposes trials, in as few rounds as its method allows, and records their losses."""
+    """Proposes trials, in as few rounds as its method allows, and records their losses.
 
-    def __init__(self, axes: Mapping[str, Axis], tuner: str, trials: int, seed: int) -> None:
-        self.axes, self.kind, self.left = dict(axes), tuner, trials
+    trials: in all.  descent: how coordinates are searched, for the tuner of that name.
+    """
+
+    def __init__(
+        self, axes: Mapping[str, Axis], tuner: str, trials: int, seed: int = 0, descent: Descent | None = None
+    ) -> None:
+        self.axes, self.kind, self.budget, self.left, self.descent = dict(axes), tuner, trials, trials, descent
         self.trials: list[Trial] = []
         self._open: list[Any] = []
-        if tuner != "grid":
+        if tuner in ("random", "tpe"):
             self._study, self._spaces = _study(tuner, seed), _spaces(self.axes)
 
     def ask(self) -> list[Numbers]:
-        """Returns the next numbers to try; none when the budget is spent."""
+        """Returns the next numbers to try; none when the search is over."""
+        if self.descent is not None:
+            return self.descent.step(self.trials)[0]
         if not self.left:
             return []
         if self.kind == "grid":
@@ -123,8 +97,21 @@ class Tuner:
     def tell(self, trials: Sequence[Trial]) -> None:
         """Records the losses of the last numbers."""
         self.trials += trials
-        for opened, trial in zip(self._open, trials, strict=self.kind != "grid"):
+        for opened, trial in zip(self._open, trials, strict=False):
             self._study.tell(opened, trial.loss if math.isfinite(trial.loss) else 1e300)
+
+    def best(self, default: float) -> tuple[Numbers, bool]:
+        """Returns the numbers of the lowest loss, and whether they lie on an edge of what was searched.
+
+        default: a rate; of equal losses in a grid, the nearest to it is taken.
+        """
+        if self.descent is not None:
+            return self.descent.step(self.trials)[1:]
+        best = min(self.trials, key=lambda t: (t.loss, abs(math.log(t.numbers.get("lr", default) / default))))
+        rates = [t.numbers["lr"] for t in self.trials if set(self.axes) == {"lr"} and self.axes["lr"].choices]
+        if rates:
+            return best.numbers, best.numbers["lr"] in (min(rates), max(rates))
+        return best.numbers, any(axis.on_edge(best.numbers[name]) for name, axis in self.axes.items())
 
     def _grid(self) -> list[Numbers]:
         ranges = [axis for axis in self.axes.values() if not axis.choices]
