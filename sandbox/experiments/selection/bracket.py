@@ -74,7 +74,7 @@ def _middles(losses: Mapping[float, float]) -> list[float]:
         return []
     ranked = []
     for a, b in itertools.pairwise(sorted(losses)):
-        lower = min(losses[a], losses[b])
+        lower, higher = sorted((losses[a], losses[b]))
         if b - a > FINEST and math.isfinite(lower):
-            ranked.append((b - a < GAP, abs((a + b) / 2 - centre), lower, (a + b) / 2))
+            ranked.append((b - a < GAP, abs((a + b) / 2 - centre), lower, higher, (a + b) / 2))
     return [middle for *_, middle in sorted(ranked)]
