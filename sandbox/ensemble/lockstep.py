@@ -21,6 +21,7 @@ from sandbox.probes.occupancy import mask_of
 from sandbox.probes.watch import need
 from sandbox.recipe import parts
 from sandbox.tasks import Task, streams
+from sandbox.tasks.data import concatenate
 from sandbox.utils import interrupts
 from sandbox.utils.private_torch import pytree
 
@@ -164,17 +165,20 @@ class Lockstep:
     @interrupts.postponed()
     @torch.no_grad()
     def evaluate(self, t: int) -> dict[str, np.ndarray]:
-        """Returns losses and metrics on whole splits, and floor occupancy, of all members."""
+        """Returns losses and metrics on whole splits, or on the training sample, and floor occupancy, of all members."""
         task = self.task
         values: dict[str, np.ndarray] = {}
         flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self.params)
         metrics = ["validation_metric", *(f"validation_{name}" for name in list(task.scores())[1:])]
-        for split, names in (("train", ["train_loss"]), ("validation", ["validation_loss", *metrics])):
-            full = task.full(split)
-            functions = [task.loss, *task.scores().values()][: len(names)]
+        sample = task.training_sample if self.settings.sampled(t) else None
+        train = task.full("train") if sample is None else concatenate(sample)
+        for names, batch, function in (
+            (["train_loss"], train, lambda model, batch: (task.loss(model, batch),)),
+            (["validation_loss", *metrics], task.full("validation"), task.measure),
+        ):
 
-            def measure(params: Any, full: Any = full, functions: Any = functions) -> tuple[Tensor, ...]:
-                return tuple(torch.as_tensor(task.apply(f, params, full, training=False)) for f in functions)
+            def measure(params: Any, batch: Any = batch, function: Any = function) -> tuple[Tensor, ...]:
+                return tuple(map(torch.as_tensor, task.apply(function, params, batch, training=False)))
 
             columns = grid.checked(self._of_members, measure, flat) if self.batched else self._of_members(measure, flat)
             values |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, columns, strict=True)}

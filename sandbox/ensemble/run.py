@@ -88,6 +88,7 @@ def run(
     warmup: int = 0,
     schedule: str = "constant",
     evaluations: int | Sequence[int] = 0,
+    full_at: Sequence[int] | None = None,
     probes: Iterable[Any] = (),
     every: int = 1,
     params: Any = None,
@@ -104,6 +105,8 @@ def run(
     lr: rates for all recipes, default each recipe's own.  seeds: a number of them, or the seeds; each has its own start and
         order of batches, the same for every recipe and rate, as a single run has.
     warmup, schedule, evaluations: as for `sandbox.compare`; evaluations may also be the steps after which to evaluate.
+    full_at: the steps after which the loss is taken on the whole training split, and elsewhere on `task.training_sample`; None:
+        always.
     probes, every: as for `sandbox.probes.Watch`, for all tensors together, without `truth`.
     compiled: compile the step of each group: pays from some hundred thousand member steps on.
     memory: bytes that the members which run together may take, measured on a few of them.
@@ -133,7 +136,7 @@ def run(
     if not isinstance(schedules.checked(schedule), str):
         raise TypeError("a vectorised run knows schedules by name only")
     factors = schedules.factors(steps, warmup, schedule)
-    settings = Settings(task, seeds, steps, factors, evaluations, find(probes), every, compiled, memory)
+    settings = Settings(task, seeds, steps, factors, evaluations, full_at, find(probes), every, compiled, memory)
     members = table(configs, seeds)  # now: its errors come before anything is trained
     training = _Training(settings, len(configs), progress, evaluated)
     for group in groups(configs):
@@ -143,7 +146,7 @@ def run(
 
 def refusal(recipe: Recipe, task: Task) -> str | None:
     """Returns why the recipe cannot be batched on the task; None where it can."""
-    settings = Settings(task, [0, 1], 1, [1.0], 0, {}, 1, False, 1)
+    settings = Settings(task, [0, 1], 1, [1.0], 0, None, {}, 1, False, 1)
     return chunks.refusal(settings, groups([Config(recipe, 0.0)])[0])
 
 

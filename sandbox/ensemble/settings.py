@@ -15,6 +15,7 @@ class Settings:
     """Task, seeds, length, schedule, measurements and memory budget of an ensemble; as for `sandbox.ensemble.run`.
 
     factors: of the schedule, one per step.  evaluations: their number, or the steps after which they are made.
+    full_at: those that take the whole training split, None for all; the others take its sample.
     """
 
     task: Task
@@ -22,6 +23,7 @@ class Settings:
     steps: int
     factors: list[float]
     evaluations: int | Sequence[int]
+    full_at: Sequence[int] | None
     probes: dict[str, Any]
     every: int
     compiled: bool
@@ -33,6 +35,10 @@ class Settings:
         if isinstance(self.evaluations, int):
             return [0, *evenly(self.steps, self.evaluations)] if self.evaluations else []
         return [0, *self.evaluations]
+
+    def sampled(self, t: int) -> bool:
+        """Whether the evaluation after step t takes the training sample."""
+        return self.full_at is not None and t not in self.full_at
 
     @property
     def probed(self) -> list[int]:

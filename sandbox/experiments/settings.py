@@ -113,9 +113,11 @@ class ComparisonSettings(ExecutionSettings, Options):
     limit: int | None = option(None, "Trials at most, while the best lies at an end of what was tried (trials + 6).", least=1)
     warmup: int | None = option(None, "Updates of linear warm-up (a tenth of the steps).", least=0)
     schedule: Any = option("constant", "After the warm-up: constant, cosine, linear or inverse-sqrt.")
-    evaluations: int = option(20, "Points of a curve.", least=1)
+    evaluations: int | None = option(
+        None, "Points of a curve (at most 20, and as many as make a run evaluate half as many rows as it trains on).", least=1
+    )
     evaluate_every: int | str | None = option(
-        None, 'Updates between two points of a curve, or "epoch", in place of evaluations.', command=False
+        None, 'Updates between two points of a curve, or "epoch", in place of evaluations.'
     )
     vectorised: bool = option(
         True,

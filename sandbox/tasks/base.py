@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from sandbox.tasks.streams import Generators, draws, stream
 from sandbox.tasks.task import SPLITS, Params, Task
+from sandbox.utils.private_torch import pytree
 
 __all__ = ["SPLITS", "DataTask", "Params", "PureTask", "stream"]
 
@@ -23,7 +25,8 @@ class PureTask(Task):
     """A problem in parameters alone: a dict of tensors takes the place of the model, and all methods are pure.
 
     Attributes: name, about (one line), convex, metric (its name), higher_is_better, steps (a sensible number of updates).
-    A subclass defines init, batches, loss, full and score.
+    A subclass defines init, batches, loss, full and score; or, in place of loss and score, output(params, batch) with
+    criterion(output, batch) and grade(output, batch), so that an evaluation needs one forward pass.
     """
 
     metric: str
@@ -32,6 +35,7 @@ class PureTask(Task):
     epoch = None
     dtype: torch.dtype = torch.float32
     pure = True
+    grade: Callable[[Any, Any], Tensor] | None = None
 
     def __init__(self) -> None:
         """Takes nothing."""
@@ -46,7 +50,9 @@ class PureTask(Task):
 
     def loss(self, params: Params, batch: Any, /) -> Tensor:
         """Returns the loss of a batch, 0-d, at `params`."""
-        raise TypeError(f"{type(self).__name__} must define loss")
+        if self.output is None or self.criterion is None:
+            raise TypeError(f"{type(self).__name__} must define loss")
+        return self.criterion(self.output(params, batch), batch)
 
     def full(self, split: str) -> Any:
         """Returns a whole split as one batch; a problem without data, a batch without noise."""
@@ -54,11 +60,19 @@ class PureTask(Task):
 
     def score(self, params: Params, batch: Any) -> Tensor:
         """Returns the metric on a batch, 0-d."""
-        raise TypeError(f"{type(self).__name__} must define score")
+        if self.output is None or self.grade is None:
+            raise TypeError(f"{type(self).__name__} must define score")
+        return self.grade(self.output(params, batch), batch)
 
     def scores(self) -> dict[str, Callable[[Any, Any], Any]]:
-        """Returns the one metric."""
-        return {self.metric: self.score}
+        """Returns the one metric, of (output, batch) where the task has `output` and `grade`, else of (params, batch)."""
+        return {self.metric: self.grade or self.score}
+
+    def measure(self, params: Params, batch: Any) -> tuple[Any, ...]:
+        """Returns loss and metric of a batch; from one forward pass where the task has `output`."""
+        if self.output is None or self._overrides("score", "grade"):
+            return self.loss(params, batch), self.score(params, batch)
+        return super().measure(params, batch)
 
     def start(self, seed: int) -> Params:
         """Returns the initial parameters as leaves that take gradients."""
@@ -79,14 +93,38 @@ class PureTask(Task):
         """Returns one group."""
         return [{"params": list(params.items())}]
 
+    @functools.cached_property
+    def training_sample(self) -> list[Any] | None:
+        """As many rows of the training split as the validation split has, the same for all runs; None where it has no more.
+
+        A split has rows where all of its tensors have equally many.
+        """
+        if self._overrides("evaluate", "training_sample"):
+            return None
+        with Generators(0, "evaluation", held=self.generators()):
+            train, validation = self.full("train"), self.full("validation")
+        rows, most = _rows(train), _rows(validation)
+        if rows is None or most is None or rows <= most:
+            return None
+        some = torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:most].sort().values
+        return [pytree.tree_map(lambda x: x[some], train)]
+
+    def split_size(self, split: str) -> float:
+        """Returns the number of rows of a split; infinity where its tensors do not have equally many."""
+        return _rows(self.full(split)) or math.inf
+
+    def update_size(self) -> float:
+        """Returns the number of rows in a batch; infinity where its tensors do not have equally many."""
+        return _rows(next(self.stream(0, {}))) or math.inf
+
     @torch.no_grad()
-    def evaluate(self, params: Params, split: str, /) -> tuple[float, ...]:
-        """Returns (loss, metric) on a whole split.  Raises ValueError for an unknown split."""
+    def evaluate(self, params: Params, split: str, /, *, sample: bool = False) -> tuple[float, ...]:
+        """Returns (loss, metric) on a whole split, or on the training sample.  Raises ValueError for an unknown split."""
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
         with Generators(0, "evaluation", held=self.generators()):
-            batch = self.full(split)
-            return float(self.loss(params, batch)), float(self.score(params, batch))
+            (batch,) = (self.training_sample if sample else None) or [self.full(split)]
+            return tuple(float(value) for value in self.measure(params, batch))
 
     def apply(self, function: Callable[[Any, Any], Any], params: Params, batch: Any, *, training: bool = True) -> Any:
         """Returns function(params, batch)."""
@@ -126,3 +164,9 @@ class DataTask(PureTask):
             for rows in shuffled.split(self.batch_size):
                 if len(rows) == min(self.batch_size, len(X)):
                     yield X[rows], y[rows]
+
+
+def _rows(batch: Any) -> int | None:
+    """Returns the number of rows of all tensors in a batch; None where they do not have equally many."""
+    lengths = {len(x) if isinstance(x, Tensor) and x.ndim else -1 for x in pytree.tree_leaves(batch)}
+    return lengths.pop() if len(lengths) == 1 and -1 not in lengths else None

@@ -34,10 +34,14 @@ class _Linear(DataTask):
         """Returns the mean loss of outputs."""
         raise TypeError(f"{type(self).__name__} must define fit")
 
-    def loss(self, params: Params, batch: Any, /) -> Tensor:
+    def output(self, params: Params, batch: Any) -> tuple[Tensor, Tensor]:
+        """Returns the predictions and λ/2 ‖w‖²."""
+        return self.predict(params, batch[0]), 0.5 * self.l2 * params["weight"].square().sum()
+
+    def criterion(self, output: Any, batch: Any) -> Tensor:
         """Returns the mean loss of the batch plus λ/2 ‖w‖²."""
-        X, y = batch
-        return self.fit(self.predict(params, X), y) + 0.5 * self.l2 * params["weight"].square().sum()
+        prediction, penalty = output
+        return self.fit(prediction, batch[1]) + penalty
 
 
 class LogisticBreastCancer(_Linear):
@@ -56,10 +60,9 @@ class LogisticBreastCancer(_Linear):
         """Returns the mean logistic loss."""
         return functional.binary_cross_entropy_with_logits(output, y.to(output.dtype))
 
-    def score(self, params: Params, batch: Any) -> Tensor:
+    def grade(self, output: Any, batch: Any) -> Tensor:
         """Returns the share of rows that are classified correctly."""
-        X, y = batch
-        return ((self.predict(params, X) > 0) == (y > 0)).to(self.dtype).mean()
+        return ((output[0] > 0) == (batch[1] > 0)).to(self.dtype).mean()
 
 
 class SoftmaxDigits(_Linear):
@@ -78,9 +81,9 @@ class SoftmaxDigits(_Linear):
         """Returns the mean cross-entropy."""
         return functional.cross_entropy(output, y)
 
-    def score(self, params: Params, batch: Any) -> Tensor:
+    def grade(self, output: Any, batch: Any) -> Tensor:
         """Returns the accuracy."""
-        return (self.predict(params, batch[0]).argmax(-1) == batch[1]).to(self.dtype).mean()
+        return (output[0].argmax(-1) == batch[1]).to(self.dtype).mean()
 
 
 class RidgeDiabetes(_Linear):
@@ -101,10 +104,10 @@ class RidgeDiabetes(_Linear):
         """Returns half the mean squared error."""
         return 0.5 * (output - y).square().mean()
 
-    def score(self, params: Params, batch: Any) -> Tensor:
+    def grade(self, output: Any, batch: Any) -> Tensor:
         """Returns the share of the variance explained."""
-        X, y = batch
-        return 1 - (self.predict(params, X) - y).square().mean() / (y - y.mean()).square().mean()
+        y = batch[1]
+        return 1 - (output[0] - y).square().mean() / (y - y.mean()).square().mean()
 
 
 class Quadratic(PureTask):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from sandbox.tasks.streams import Generators, number
 from sandbox.utils.private_torch import pytree
@@ -55,7 +55,8 @@ def length(source: Any, batch_size: int | None) -> int | None:
 
 
 def rows_in(source: Any) -> float:
-    """Returns the number of rows of a Dataset; infinity for other sources and where it has no length."""
+    """Returns the number of rows of a Dataset or of a loader's; infinity for other sources and where it has no length."""
+    source = source.dataset if isinstance(source, DataLoader) else source
     try:
         return len(source) if isinstance(source, Dataset) else math.inf  # type: ignore[arg-type]
     except TypeError:
@@ -129,6 +130,15 @@ def in_order(source: Any, batch_size: int) -> Iterable[Any]:
     if isinstance(source, Dataset):
         return DataLoader(source, batch_size=batch_size)
     return source(0)
+
+
+def some(source: Any, count: int) -> Any:
+    """Returns a Dataset of `count` rows of a Dataset, drawn at random, the same each time."""
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randperm(len(source), generator=draw)[:count].sort().values
+    if isinstance(source, TensorDataset):
+        return TensorDataset(*(x[rows] for x in source.tensors))
+    return Subset(source, rows.tolist())
 
 
 def sample(source: Any, batch_size: int | None, held: Sequence[Any]) -> list[Any]:

@@ -89,13 +89,17 @@ class ResNeXt50ImageNet(Task):
         """ResNeXt-50, channels_last."""
         return ResNeXt50().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def loss(self, model: Any, batch: Any, /) -> Tensor:
-        """Mean cross-entropy."""
-        return functional.cross_entropy(model(batch[0].contiguous(memory_format=torch.channels_last)), batch[1])
+    def output(self, model: Any, batch: Any) -> Tensor:
+        """Returns logits."""
+        return model(batch[0].contiguous(memory_format=torch.channels_last))
 
-    def accuracy(self, model: Any, batch: Any) -> Tensor:
-        """Share of images in their class."""
-        return (model(batch[0]).argmax(-1) == batch[1]).float().mean()
+    def criterion(self, output: Tensor, batch: Any) -> Tensor:
+        """Returns the mean cross-entropy."""
+        return functional.cross_entropy(output, batch[1])
+
+    def accuracy(self, output: Tensor, batch: Any) -> Tensor:
+        """Returns the share of images in their class."""
+        return (output.argmax(-1) == batch[1]).float().mean()
 
     @property
     def metrics(self) -> Mapping[str, Callable[[Any, Any], Any]]:  # type: ignore[override]

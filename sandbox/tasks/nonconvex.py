@@ -42,13 +42,17 @@ class _Digits(DataTask):
         """Returns logits."""
         return functional_call(self.module, params, (X,))
 
-    def loss(self, params: Params, batch: Any, /) -> Tensor:
-        """Returns the mean cross-entropy."""
-        return functional.cross_entropy(self.predict(params, batch[0]), batch[1])
+    def output(self, params: Params, batch: Any) -> Tensor:
+        """Returns logits."""
+        return self.predict(params, batch[0])
 
-    def score(self, params: Params, batch: Any) -> Tensor:
+    def criterion(self, output: Tensor, batch: Any) -> Tensor:
+        """Returns the mean cross-entropy."""
+        return functional.cross_entropy(output, batch[1])
+
+    def grade(self, output: Tensor, batch: Any) -> Tensor:
         """Returns the accuracy."""
-        return (self.predict(params, batch[0]).argmax(-1) == batch[1]).to(self.dtype).mean()
+        return (output.argmax(-1) == batch[1]).to(self.dtype).mean()
 
 
 class DigitsMLP(_Digits):

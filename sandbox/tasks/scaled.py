@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.tasks.base import Params
 from sandbox.tasks.nonconvex import DigitsMLP
 
 
@@ -24,6 +23,6 @@ class ScaledDigitsMLP(DigitsMLP):
         super().__init__(dtype)
         self.factor = factor
 
-    def loss(self, params: Params, batch: Any, /) -> Tensor:
+    def criterion(self, output: Tensor, batch: Any) -> Tensor:
         """Returns factor times the mean cross-entropy."""
-        return self.factor * super().loss(params, batch)
+        return self.factor * super().criterion(output, batch)

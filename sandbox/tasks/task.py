@@ -45,6 +45,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.data import DataLoader, Dataset
 
 from sandbox.tasks import data
 from sandbox.tasks.network import check_network, handed_out, untouched
@@ -56,7 +57,8 @@ from sandbox.utils.private_torch import pytree
 
 Params = dict[str, Tensor]
 SPLITS = ("train", "validation", "test")
-_LAZY = ("_frame", "_generators", "_sample", "_sources", "epoch", "stochastic")  # attributes that follow from the others
+# attributes that follow from the others
+_LAZY = ("_frame", "_generators", "_sample", "_sizes", "_sources", "epoch", "stochastic", "training_sample")
 ROWS = 10_000  # a training split of more rows is evaluated on a sample of it
 
 
@@ -75,6 +77,8 @@ class Task:
         place of its parameters for the length of the call: read parameters and call submodules as you like, but keep none.
     metrics: name -> (model, batch) -> 0-d mean over the batch; the first one is the one that tables show.  Values of batches
         are averaged with the weights `rows(batch)`.  Default: the loss alone.
+    output, criterion: (model, batch) -> what the network gives, and (output, batch) -> the loss, in place of `loss`.  Metrics
+        then take (output, batch) too, and an evaluation needs one forward pass for all of them.
     lower_is_better: names of the metrics that are better when lower.
     epochs, steps: how long a run is: one of them.  epochs need data with a length.
     evaluation_batch_size: rows at a time in evaluations of a Dataset or tensors.
@@ -99,6 +103,8 @@ class Task:
     lower_is_better: Sequence[str] = ()
     pure = False  # whether `loss` takes a dict of parameters: see PureTask
     stochastic = True  # whether `loss` may draw random numbers, as dropout does
+    output: Callable[[Any, Any], Any] | None = None
+    criterion: Callable[[Any, Any], Tensor] | None = None
 
     def __init__(
         self,
@@ -110,6 +116,8 @@ class Task:
         test: Any = None,
         loss: Callable[[Any, Any], Tensor] | None = None,
         metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        output: Callable[[Any, Any], Any] | None = None,
+        criterion: Callable[[Any, Any], Tensor] | None = None,
         lower_is_better: Sequence[str] | None = None,
         epochs: int | None = None,
         steps: int | None = None,
@@ -121,7 +129,8 @@ class Task:
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__") and value is not None}
         if type(self) is Task:
-            lacking = [what for what in ("name", "model", "train", "validation", "loss") if what not in arguments]
+            losses = ("loss",) if output is None and criterion is None else ("output", "criterion")
+            lacking = [what for what in ("name", "model", "train", "validation", *losses) if what not in arguments]
             if lacking:
                 raise TypeError(f"a task needs {', '.join(f'{what}=' for what in lacking)}")
             if (epochs is None) == (steps is None):
@@ -161,7 +170,9 @@ class Task:
 
     def loss(self, model: Any, batch: Any, /) -> Tensor:
         """Returns the mean loss of a batch, 0-d."""
-        raise TypeError(f"{type(self).__name__} must define loss(model, batch)")
+        if self.output is None or self.criterion is None:
+            raise TypeError(f"{type(self).__name__} must define loss(model, batch), or output and criterion")
+        return self.criterion(self.output(model, batch), batch)
 
     def groups(self, model: Any, /) -> list[dict[str, Any]]:
         """Returns parameter groups: {"params": (name, parameter) pairs, options}; default one group of all parameters.
@@ -208,8 +219,21 @@ class Task:
         return bool(self.metrics) and self.metric not in self.lower_is_better
 
     def scores(self) -> dict[str, Callable[[Any, Any], Any]]:
-        """Returns name -> metric, at least one."""
-        return dict(self.metrics) or {"loss": self.loss}
+        """Returns name -> metric, at least one: of (output, batch) where the task has `output`, else of (model, batch)."""
+        return dict(self.metrics) or {"loss": self.criterion or self.loss}
+
+    def measure(self, model: Any, batch: Any) -> tuple[Any, ...]:
+        """Returns the loss and each metric of a batch; from one forward pass where the task has `output`."""
+        if self.output is None or self.criterion is None:
+            return tuple(f(model, batch) for f in (self.loss, *self.scores().values()))
+        output = self.output(model, batch)
+        loss = self.loss(model, batch) if self._overrides("loss", "criterion") else self.criterion(output, batch)
+        return loss, *(score(output, batch) for score in self.scores().values())
+
+    def _overrides(self, name: str, other: str) -> bool:
+        """Whether `name` is defined nearer to this object than `other`: by itself or by a class that comes before."""
+        places = [self.__dict__, *map(vars, type(self).__mro__)]
+        return next(i for i, p in enumerate(places) if name in p) < next(i for i, p in enumerate(places) if other in p)
 
     def source(self, split: str) -> Any:
         """Returns `data(split)`, checked; called once for each split."""
@@ -252,7 +276,7 @@ class Task:
     def evaluation(self, split: str) -> Iterable[Any]:
         """Returns the batches on which a split is evaluated; a sample for a training split without order or with many rows."""
         source = self.source(split)
-        if split != "train" or (data.rows_in(source) <= ROWS):
+        if split != "train" or (isinstance(source, Dataset) and data.rows_in(source) <= ROWS):
             return data.in_order(source, self.evaluation_batch_size)
         return self._sample
 
@@ -260,22 +284,63 @@ class Task:
     def _sample(self) -> list[Any]:
         return data.sample(self.source("train"), self.batch_size, self.generators("train"))
 
+    @functools.cached_property
+    def training_sample(self) -> list[Any] | None:
+        """Batches of about as many rows of the training split as the validation split has, the same for all runs.
+
+        None where the training split has no more, and for a task with an `evaluate` of its own.
+        """
+        if self._overrides("evaluate", "training_sample"):
+            return None
+        most, source = self.split_size("validation"), self.source("train")
+        batches: list[Any] = []
+        rows = 0.0
+        with Generators(0, "evaluation", held=[*self.generators(), *self.generators("train")]):
+            if isinstance(source, Dataset) and most < data.rows_in(source) < math.inf:
+                return list(data.in_order(data.some(source, int(most)), self.evaluation_batch_size))
+            for batch in self.evaluation("train"):
+                if rows >= most:
+                    return batches
+                batches.append(batch)
+                rows += self.rows(batch)
+        return None
+
+    def split_size(self, split: str) -> float:
+        """Returns the number of rows on which a split is evaluated; infinity for a loader of unknown length."""
+        sizes: dict[str, float] = self.__dict__.setdefault("_sizes", {})
+        if split not in sizes:
+            batches, source = self.evaluation(split), self.source(split)
+            if isinstance(batches, list) or not isinstance(source, Dataset | DataLoader):
+                with Generators(0, "evaluation", held=[*self.generators(), *self.generators(split)]):
+                    sizes[split] = float(sum(self.rows(batch) for batch in batches))
+            else:
+                sizes[split] = data.rows_in(source)
+        return sizes[split]
+
+    def update_size(self) -> float:
+        """Returns the number of rows in a batch of training."""
+        if self.batch_size is not None and isinstance(self.source("train"), Dataset):
+            return float(self.batch_size)
+        return float(self.rows(self._sample[0]))
+
     def full(self, split: str) -> Any:
         """Returns the batches of `evaluation(split)` as one.  Raises ValueError where they cannot be joined."""
         with Generators(0, "evaluation", held=self.generators(split)):
             return data.concatenate(self.evaluation(split))
 
     @torch.no_grad()
-    def evaluate(self, model: Any, split: str, /) -> tuple[float, ...]:
-        """Returns the loss and then each metric, on a whole split, in evaluation mode; the model is left as it was."""
-        functions = [self.loss, *self.scores().values()]
-        sums, weight = [0.0] * len(functions), 0.0
+    def evaluate(self, model: Any, split: str, /, *, sample: bool = False) -> tuple[float, ...]:
+        """Returns the loss and then each metric, on a whole split, in evaluation mode; the model is left as it was.
+
+        sample: on the training sample, where there is one.
+        """
+        sums, weight = [0.0] * (1 + len(self.scores())), 0.0
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         with untouched(model), Generators(0, "evaluation", held=[*self.generators(), *self.generators(split)]):
             self.begin(model, split)
-            for batch in self.evaluation(split):
+            for batch in (self.training_sample if sample else None) or self.evaluation(split):
                 batch, rows = self.to(batch, device), float(self.rows(batch))
-                sums = [s + rows * float(f(model, batch)) for s, f in zip(sums, functions, strict=True)]
+                sums = [s + rows * float(value) for s, value in zip(sums, self.measure(model, batch), strict=True)]
                 weight += rows
         return tuple(s / weight if weight else math.nan for s in sums)
 

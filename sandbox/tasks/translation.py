@@ -109,15 +109,18 @@ class TranslationTask(Task):
         """Target pieces without padding."""
         return int((batch[2] != PAD).sum())
 
-    def loss(self, model: Any, batch: Any, /) -> Tensor:
-        """Smoothed cross-entropy a target piece."""
-        source, begun, y = batch
-        return translation_loss(model(source, begun), y, self.smoothing)
+    def output(self, model: Any, batch: Any) -> Tensor:
+        """Returns logits, (sentences, places, pieces)."""
+        source, begun, _ = batch
+        return model(source, begun)
 
-    def nll(self, model: Any, batch: Any) -> Tensor:
-        """-log p a target piece."""
-        source, begun, y = batch
-        return translation_loss(model(source, begun), y)
+    def criterion(self, output: Tensor, batch: Any) -> Tensor:
+        """Returns the smoothed cross-entropy per target piece."""
+        return translation_loss(output, batch[2], self.smoothing)
+
+    def nll(self, output: Tensor, batch: Any) -> Tensor:
+        """Returns -log p per target piece."""
+        return translation_loss(output, batch[2])
 
     @property
     def metrics(self) -> Mapping[str, Callable[[Any, Any], Any]]:  # type: ignore[override]

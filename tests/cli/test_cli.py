@@ -81,7 +81,7 @@ def test_compare_from_a_shell(tmp_path, capsys):
     assert cli.main(command) == 0
     again = capsys.readouterr()
     assert again.out == found.stdout
-    assert "15 of 15 runs" in again.err
+    assert "27 of 27 runs" in again.err
     with pytest.raises(SystemExit) as ended:
         cli.main(["compare", "apollo", "--sedes", "3"])
     assert ended.value.code == 2

@@ -17,7 +17,7 @@ EXECUTION = dict(backend="eager", probes=(), jobs=1, executor=None, callbacks=()
 CALL = dict(steps=None, out=None, reuse=False, progress=None)
 COMPARE = dict(
     seeds=10, tuning_seeds=2, rates=5, spacing=math.sqrt(10), search=None, tuner="coordinate", trials=None, limit=None, warmup=None,
-    schedule="constant", evaluations=20, evaluate_every=None, vectorised=True, every=10, **CALL, **EXECUTION, **OPTIONS,
+    schedule="constant", evaluations=None, evaluate_every=None, vectorised=True, every=10, **CALL, **EXECUTION, **OPTIONS,
 )  # fmt: skip
 INSPECT = dict(samples=5, lr=None, seed=0, seeds=5, method="exact", num_vectors=200, **CALL, **EXECUTION)
 SWEEP = dict(seeds=1, warmup=0, schedule="constant", compiled=False, memory=2**30, **CALL)
@@ -54,7 +54,7 @@ def test_commands_have_the_options_of_the_functions(command, keywords, own, caps
     given = vars(parsed) | vars(getattr(parsed, "run", None) or type("", (), {})())
     offered = {name: value for name, value in given.items() if name in keywords}
     assert offered == {name: value for name, value in {**keywords, **own}.items() if name in offered}
-    left_out = {"executor", "callbacks", "progress", "reuse", "evaluate_every"} & set(keywords)
+    left_out = {"executor", "callbacks", "progress", "reuse"} & set(keywords)
     assert set(keywords) - set(offered) == left_out | ({"probes"} if command[0] == "curvature" else set())
     with pytest.raises(SystemExit):
         parse([command[0], "--help"])

@@ -157,6 +157,9 @@ def notes(result: ComparisonData) -> list[str]:
         f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % Student t interval; p: "
         f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",
     ]
+    sample = "" if plan.task.training_sample is None else "  Training losses before the end are on a fixed sample."
+    share = "" if math.isnan(plan.evaluated_share) else f"; {plan.evaluated_share:.2g} rows evaluated per row trained"
+    lines.append(f"Evaluated at the start and at {len(plan.at)} points{share}.{sample}")
     if any(name not in plan.refusals for name in plan.names):
         lines.append("Runs of a variant were made together (vectorised); ms/step is a run's share of that.")
     reasons: dict[str, list[str]] = {}

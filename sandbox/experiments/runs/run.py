@@ -16,7 +16,8 @@ TUNING_SEEDS_FROM = 10_000  # tuning seeds are 10000, 10001, …; final ones 0, 
 class Run:
     """What a run depends on.  `role` is "tuning" or "final": only final runs evaluate the test split, once, at their end.
 
-    numbers: the searched values that replace the method's own.  at: the steps after which it is evaluated.
+    numbers: the searched values that replace the method's own.  at: the steps after which it is evaluated.  full_at: those at
+        which the training loss is that of the whole split, None for all; elsewhere it is that of the training sample.
     way: a backend, or "vmap" for runs that train as one batch; batch_id: digits of the set of runs in that batch, on which
         rounding depends.  code: digits of the source, the task and everything else that the numbers depend on.
     """
@@ -28,6 +29,7 @@ class Run:
     role: str
     steps: int
     at: tuple[int, ...]
+    full_at: tuple[int, ...] | None = None
     warmup: int = 0
     schedule: Any = "constant"
     numbers: tuple[tuple[str, Any], ...] = ()
@@ -42,9 +44,8 @@ class Run:
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         schedule = self.schedule if isinstance(self.schedule, str) else getattr(self.schedule, "__qualname__", "function")
         numbers = {name: value if isinstance(value, float | int | str) else str(value) for name, value in self.numbers}
-        return {
-            **named, "schedule": schedule, "numbers": numbers, "options": dataclasses.asdict(self.options), "at": list(self.at),
-        }  # fmt: skip
+        steps = {"at": list(self.at), "full_at": None if self.full_at is None else list(self.full_at)}
+        return {**named, "schedule": schedule, "numbers": numbers, "options": dataclasses.asdict(self.options), **steps}
 
     def key(self) -> str:
         """Returns the sixteen digits that name the run on disk."""

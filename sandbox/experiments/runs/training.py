@@ -92,7 +92,7 @@ class _Training:
             if run.options.time_limit is not None:
                 stopped = self.shares.any(time.perf_counter() - began > run.options.time_limit)
             if step in stops or stopped:
-                rows.append(self._row(step))
+                rows.append(self._row(step, last=stopped and run.role == "final"))
                 diverged = not math.isfinite(rows[-1]["train_loss"])
                 if diverged:
                     rows.pop()
@@ -165,15 +165,17 @@ class _Training:
             if hasattr(optimizer, mode):
                 getattr(optimizer, mode)()
 
-    def _evaluate(self, split: str) -> tuple[float, ...]:
+    def _evaluate(self, split: str, *, sample: bool = False) -> tuple[float, ...]:
         self._mode("eval")
         with self._autocast():
-            values = self.task.evaluate(self.model, split)
+            values = self.task.evaluate(self.model, split, **({"sample": True} if sample else {}))
         self._mode("train")
         return values
 
-    def _row(self, step: int) -> Row:
-        train, validation = self._evaluate("train")[0], self._evaluate("validation")
+    def _row(self, step: int, *, last: bool = False) -> Row:
+        full = last or self.run.full_at is None or step in self.run.full_at
+        sample = not full and self.task.training_sample is not None
+        train, validation = self._evaluate("train", sample=sample)[0], self._evaluate("validation")
         floor = probes.floor_occupancy(self.optimizers[0]) if isinstance(self.method, RecipeMethod) else None
         return {**row(self.task, step, train, validation, floor, self.gradients), "state_words": self._words()}
 

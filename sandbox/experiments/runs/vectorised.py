@@ -115,7 +115,7 @@ def _together(
     rates, seeds = list(dict.fromkeys(r.lr for r in runs)), sorted({r.seed for r in runs})
     members = ensemble.run(
         recipe, task, lr=rates, seeds=seeds, steps=first.steps, warmup=first.warmup, schedule=first.schedule,
-        evaluations=first.at, probes=probes, every=every, progress=advance, evaluated=evaluated,
+        evaluations=first.at, full_at=first.full_at, probes=probes, every=every, progress=advance, evaluated=evaluated,
     )  # fmt: skip
     seconds = members.seconds / len(runs) / first.steps
     rows = [_rows(task, recipe, r, members, i, seconds) if fits[i] else training.never(r) for i, r in enumerate(runs)]
@@ -142,9 +142,7 @@ def _row(task: Task, recipe: Recipe, step: int, values: dict[str, float]) -> Row
 
 
 def _test(task: Task, params: dict[str, Any]) -> tuple[float, ...]:
-    full = task.full("test")
-    functions = [task.loss, *task.scores().values()]
-    return tuple(float(task.apply(f, params, full, training=False)) for f in functions)
+    return tuple(float(value) for value in task.apply(task.measure, params, task.full("test"), training=False))
 
 
 def _measured(members: ensemble.Ensemble, i: int) -> list[Row]:

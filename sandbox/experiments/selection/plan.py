@@ -15,12 +15,13 @@ from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
 from sandbox.experiments.selection import search as searching
 from sandbox.experiments.selection.axes import Axis
 from sandbox.experiments.selection.coordinates import Descent
-from sandbox.experiments.settings import ComparisonSettings, whole
+from sandbox.experiments.settings import ComparisonSettings, Options, whole
 from sandbox.probes import ALL
 from sandbox.probes.watch import Watch, find
 from sandbox.tasks import Task
 from sandbox.utils import suggest
 
+POINTS = 20  # of a curve, at most, if their number is not given
 REFINED, WIDENED = 4, 6  # further trials of a search: between those of the first round, and beyond them where it must go on
 
 
@@ -90,7 +91,8 @@ class ComparisonPlan:
         together = method.name not in self.refusals
         run = Run(
             task=self.task.name, method=method.replaced(dict(rest)).fingerprint(), lr=float(numbers["lr"]), seed=0, role=role,
-            steps=self.steps, at=self.at if role == "final" else (self.steps,), warmup=self.warmup,
+            steps=self.steps, at=self.at if role == "final" else (self.steps,),
+            full_at=(self.steps,) if role == "final" else (), warmup=self.warmup,
             schedule=self.settings.schedule, numbers=rest, options=self.settings.options, probes=self._probes_text,
             way=vectorised.TOGETHER if together else backends.get(self.settings.backend).name, code=self._codes[method.name],
         )  # fmt: skip
@@ -118,6 +120,16 @@ class ComparisonPlan:
         names = " ".join(find(self.probes))
         return f"{names} every {self.settings.every}" if names else ""
 
+    @functools.cached_property
+    def evaluated_share(self) -> float:
+        """Rows evaluated per row trained, over all runs that are planned; NaN where the task has no rows."""
+        s, task = self.settings, self.task
+        tuning = s.tuning_seeds * self.trials if self.tuned else 0
+        train, validation = task.split_size("train"), task.split_size("validation")
+        point = validation + (train if task.training_sample is None else validation)
+        evaluated = tuning * 2 * point + s.seeds * evaluated_rows(task, len(self.at))
+        return evaluated / ((tuning + s.seeds) * trained_rows(task, self.steps, s.options))
+
     def facts(self) -> dict[str, Any]:
         """Returns what the manifest of a comparison says."""
         s = self.settings
@@ -132,6 +144,8 @@ class ComparisonPlan:
             **{name: getattr(s, name) for name in ("vectorised", "every")},
             "schedule": s.schedule if isinstance(s.schedule, str) else repr(s.schedule),
             "evaluated_at": list(self.at),
+            "evaluated_share": self.evaluated_share,
+            "training_sample": self.task.training_sample is not None,
             "search": {name: repr(space) for name, space in (s.search or {}).items()},
             "backend": str(s.backend),
             "options": dataclasses.asdict(s.options),
@@ -221,10 +235,34 @@ def _evaluated_steps(task: Task, steps: int, settings: ComparisonSettings) -> tu
     """Returns the steps after which a run is evaluated, the last one included."""
     every = settings.evaluate_every
     if every is None:
-        return tuple(schedules.evenly(steps, settings.evaluations))
+        count = _affordable(task, steps, settings) if settings.evaluations is None else settings.evaluations
+        return tuple(schedules.evenly(steps, count))
     if every == "epoch":
         if task.epoch is None:
             raise ValueError(f'evaluate_every="epoch": task {task.name!r} has no epochs of known length')
         every = task.epoch
     whole("evaluate_every", every, 1)
     return (*range(int(every), steps, int(every)), steps)
+
+
+def evaluated_rows(task: Task, points: int) -> float:
+    """Returns the rows that a final run evaluates: at its start and `points` times, the last time on whole splits.
+
+    NaN where the task has no rows.
+    """
+    train, validation, test = (task.split_size(split) for split in ("train", "validation", "test"))
+    sample = train if task.training_sample is None else validation
+    rows = points * (sample + validation) + train + validation + test
+    return rows if math.isfinite(rows) else math.nan
+
+
+def trained_rows(task: Task, steps: int, options: Options) -> float:
+    """Returns the rows that a run trains on."""
+    return steps * task.update_size() * options.accumulate
+
+
+def _affordable(task: Task, steps: int, settings: ComparisonSettings) -> int:
+    """Returns the most points of a curve, up to `POINTS`, at which a run evaluates half as many rows as it trains on."""
+    budget = trained_rows(task, steps, settings.options) / 2
+    dear = (count for count in range(2, POINTS + 1) if evaluated_rows(task, count) > budget)
+    return next(dear, POINTS + 1) - 1

@@ -35,6 +35,7 @@ class SavedTask:
     name: str
     metric: str
     higher_is_better: bool
+    training_sample: bool | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,8 @@ class SavedPlan:
     limit: int
     seeds: int
     refusals: dict[str, str]
+    at: tuple[int, ...]
+    evaluated_share: float
 
     @property
     def names(self) -> list[str]:
@@ -84,8 +87,10 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
             time_limit=facts["options"]["time_limit"],
         ),
         methods=methods,
-        task=SavedTask(facts["task"], facts["metric"], facts["higher_is_better"]),
+        task=SavedTask(facts["task"], facts["metric"], facts["higher_is_better"], facts["training_sample"] or None),
         **{name: facts[name] for name in ("steps", "warmup", "trials", "limit")},
         seeds=len(facts["seeds"]["final"]),
         refusals=facts["one by one"],
+        at=tuple(facts["evaluated_at"]),
+        evaluated_share=facts["evaluated_share"],
     )
