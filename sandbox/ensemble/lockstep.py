@@ -170,19 +170,23 @@ class Lockstep:
         values: dict[str, np.ndarray] = {}
         flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self.params)
         metrics = ["validation_metric", *(f"validation_{name}" for name in list(task.scores())[1:])]
-        sample = task.training_sample if self.settings.sampled(t) else None
-        train = task.full("train") if sample is None else concatenate(sample)
-        for names, batch, function in (
-            (["train_loss"], train, lambda model, batch: (task.loss(model, batch),)),
-            (["validation_loss", *metrics], task.full("validation"), task.measure),
-        ):
+        sample = None if self.settings.full_at is None else task.training_sample
+        wanted: list[tuple[list[str], Any, Any]] = [(["validation_loss", *metrics], task.full("validation"), task.measure)]
+        if sample is not None:
+            wanted.append((["sample_loss"], concatenate(sample), self._loss_alone))
+        if sample is None or not self.settings.sampled(t):
+            wanted.append((["train_loss"], task.full("train"), self._loss_alone))
+        for names, batch, function in wanted:
 
             def measure(params: Any, batch: Any = batch, function: Any = function) -> tuple[Tensor, ...]:
                 return tuple(map(torch.as_tensor, task.apply(function, params, batch, training=False)))
 
             columns = grid.checked(self._of_members, measure, flat) if self.batched else self._of_members(measure, flat)
             values |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, columns, strict=True)}
-        return values | {"floor_occupancy": self._floors(t)}
+        return {"train_loss": values.get("sample_loss"), **values, "floor_occupancy": self._floors(t)}  # type: ignore[dict-item]
+
+    def _loss_alone(self, model: Any, batch: Any) -> tuple[Tensor]:
+        return (self.task.loss(model, batch),)
 
     def _of_members(self, function: Callable[[Any], tuple[Tensor, ...]], flat: Any) -> tuple[Tensor, ...]:
         members = pytree.tree_leaves(flat)[0].shape[0]

@@ -90,7 +90,7 @@ def test_compare_from_a_shell(tmp_path, capsys):
 def test_narrow_terminals_lose_no_digit(capsys):
     from rich.console import Console
 
-    head = ["variant", "lr", "final loss", "best loss", "test accuracy", "diverged"]
+    head = ["variant", "lr", "final loss", "best validation loss", "test accuracy", "diverged"]
     screen.table(Console(width=60), head, [["scale-invariant", "0.00316", "0.0123456", "0.0123456", "0.9731", "0 of 10"]])
     out = capsys.readouterr().out
     assert "…" not in out

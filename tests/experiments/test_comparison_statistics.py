@@ -74,6 +74,7 @@ def rows_of(plan, losses):
                     "seed": seed,
                     "step": step,
                     "train_loss": loss,
+                    "sample_loss": None,
                     "validation_loss": validation if last else 9.0,
                     "diverged": diverged,
                     "test_metric": metric if last else None,
@@ -120,12 +121,12 @@ def test_rates_are_chosen_on_validation_loss_and_edges_of_both_sides_flagged():
     assert chosen([math.inf] * 3) == (grid[1], False, False)
 
 
-def test_summaries_take_best_and_final_losses_apart():
+def test_summaries_take_the_best_validation_and_the_final_training_loss():
     plan = plan_of("digits-mlp", rates=1)
     losses = {("final", 0.1, seed): ([1.0, 0.2, 0.4 + seed], 0.5, 0.9, False) for seed in (0, 1)}
     chosen = {"adam": Chosen({"lr": 0.1}, False, True, [])}
     summary = summarise(plan, plan.methods, rows_of(plan, losses), chosen)[0]
-    assert (summary.best_loss, summary.train_loss) == (pytest.approx(0.2), pytest.approx(0.9))
+    assert (summary.best_loss, summary.train_loss) == (pytest.approx(0.5), pytest.approx(0.9))
 
 
 def test_the_test_split_is_seen_once_a_final_run(monkeypatch):

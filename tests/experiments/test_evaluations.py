@@ -121,6 +121,7 @@ def test_training_losses_are_on_a_sample_until_the_end(name, vectorised, tmp_pat
         if step in (4, 8):
             batch = sample if step == 4 else which.full("train")
             assert rows["train_loss"][step // 4] == pytest.approx(float(which.loss(start, batch).detach()), rel=1e-4)
+            assert rows["sample_loss"][step // 4] == pytest.approx(float(which.loss(start, sample).detach()), rel=1e-4)
 
 
 def test_a_task_with_an_evaluation_of_its_own_keeps_it(tmp_path):

@@ -21,7 +21,7 @@ from sandbox.experiments.selection.search import Chosen
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The numbers of one variant.  gradients: gradient evaluations per run, on average."""
+    """The numbers of one variant.  best_loss: the lowest validation loss of a run, on average; gradients: its evaluations."""
 
     name: str
     lr: float
@@ -114,7 +114,7 @@ def _summary(
 ) -> Summary:
     name = method.name
     mine = final.filter(pl.col("variant") == name)
-    best = mine.group_by("seed").agg(pl.col("train_loss").min())["train_loss"]
+    best = mine.group_by("seed").agg(pl.col("validation_loss").min())["validation_loss"]
     floor = mine.filter(pl.col("step") > 0)["floor_occupancy"].drop_nulls()
     words = mine["state_words"].drop_nulls()
     gradients = end["gradients"].drop_nulls()

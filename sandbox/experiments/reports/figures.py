@@ -53,10 +53,11 @@ def _log_where_positive(axes: Any, values: list[float]) -> None:
 
 
 def curves(result: ComparisonData, axes: Any) -> None:
-    """Draws the training loss over steps: median of the seeds, band from the lowest to the highest."""
+    """Draws the training loss (of the sample, where there is one) over steps: median and range of the seeds."""
     final, shown = result.runs.filter(pl.col("role") == "final"), []
+    loss = pl.coalesce("sample_loss", "train_loss").alias("train_loss")
     for i, s in enumerate(result.summaries):
-        by_step = final.filter(pl.col("variant") == s.name).group_by("step").agg(pl.col("train_loss")).sort("step")
+        by_step = final.filter(pl.col("variant") == s.name).group_by("step").agg(loss).sort("step")
         losses = [np.asarray(v, dtype=float) for v in by_step["train_loss"]]
         middle, low, high = ([float(f(v)) for v in losses] for f in (np.median, np.min, np.max))
         finite = [drawable(v) for v in middle]

@@ -82,8 +82,9 @@ def _charts(
     axes = {"updates": "step", "gradient evaluations": "gradients", "seconds of updates": "seconds"}
     floor = {"share on the floor": "floor_occupancy"}
     chosen = pl.struct("variant", "lr").map_elements(lambda x: rates.get(x["variant"]) == x["lr"], return_dtype=pl.Boolean)
+    curves = final.with_columns(seconds, pl.coalesce("sample_loss", "train_loss").alias("train_loss"))
     parts = [
-        (charts.curves(names, axes, losses | scores | floor), _records(final.with_columns(seconds), seconds="seconds")),
+        (charts.curves(names, axes, losses | scores | floor), _records(curves, seconds="seconds")),
         (charts.rates(names, {"validation loss": "validation_loss"} | scores), _records(tuning.filter(last), chosen=chosen)),
         (charts.ends(names, losses | tested), _records(final.filter(last & pl.col("diverged").is_not_null()))),
     ]

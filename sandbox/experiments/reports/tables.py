@@ -17,7 +17,17 @@ Table = tuple[list[str], list[list[str]]]  # heads, rows
 def from_comparison(result: ComparisonData) -> list[Table]:
     """Returns the results, and the paired differences to the first variant (none where there is only one)."""
     task, seeds = result.plan.task, result.plan.seeds
-    head = ["variant", "lr", "final loss", "best loss", f"test {task.metric}", "diverged", "ms/step", "state", "on floor"]
+    head = [
+        "variant",
+        "lr",
+        "final loss",
+        "best validation loss",
+        f"test {task.metric}",
+        "diverged",
+        "ms/step",
+        "state",
+        "on floor",
+    ]
     rows = [_result(s, seeds) for s in result.summaries]
     if len(rows) < 2:
         return [(head, rows)]

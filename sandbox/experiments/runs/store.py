@@ -39,6 +39,7 @@ SCHEMA: dict[str, Any] = {
     "code": pl.String,
     "step": pl.Int64,
     "train_loss": pl.Float64,
+    "sample_loss": pl.Float64,
     "validation_loss": pl.Float64,
     "validation_metric": pl.Float64,
     "floor_occupancy": pl.Float64,

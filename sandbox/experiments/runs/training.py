@@ -173,11 +173,13 @@ class _Training:
         return values
 
     def _row(self, step: int, *, last: bool = False) -> Row:
+        sampled = self.run.full_at is not None and self.task.training_sample is not None
+        sample = self._evaluate("train", sample=True)[0] if sampled else None
         full = last or self.run.full_at is None or step in self.run.full_at
-        sample = not full and self.task.training_sample is not None
-        train, validation = self._evaluate("train", sample=sample)[0], self._evaluate("validation")
+        train = self._evaluate("train")[0] if sample is None or full else sample
+        validation = self._evaluate("validation")
         floor = probes.floor_occupancy(self.optimizers[0]) if isinstance(self.method, RecipeMethod) else None
-        return {**row(self.task, step, train, validation, floor, self.gradients), "state_words": self._words()}
+        return {**row(self.task, step, train, validation, floor, self.gradients, sample), "state_words": self._words()}
 
     def _words(self) -> float:
         """Returns state elements per parameter: a recipe's, or as the optimizers hold them."""
@@ -239,12 +241,22 @@ def finished(
 
 
 def row(
-    task: Task, step: int, train_loss: float, validation: Sequence[float], floor: float | None, gradients: float | None = None
+    task: Task,
+    step: int,
+    train_loss: float,
+    validation: Sequence[float],
+    floor: float | None,
+    gradients: float | None = None,
+    sample_loss: float | None = None,
 ) -> Row:
-    """Returns the row of an evaluation; NaN losses become infinite.  Metrics after the first have columns of their names."""
+    """Returns the row of an evaluation; NaN losses become infinite.  Metrics after the first have columns of their names.
+
+    sample_loss: that of the training sample, where losses during a run are on it.
+    """
     _, *more = task.scores()
     names = ["validation_loss", "validation_metric", *(f"validation_{name}" for name in more)]
     values: Row = {"step": step, "train_loss": train_loss if math.isfinite(train_loss) else math.inf}
+    values["sample_loss"] = math.inf if sample_loss is not None and not math.isfinite(sample_loss) else sample_loss
     values |= dict(zip(names, validation, strict=True))
     values["validation_loss"] = validation[0] if math.isfinite(validation[0]) else math.inf
     return {**values, "floor_occupancy": floor, "gradients": gradients, "test_loss": None, "test_metric": None}
@@ -258,7 +270,7 @@ def named(like: Row, split: str, values: Sequence[float]) -> Row:
 
 def lost(step: int) -> Row:
     """Returns the row of an evaluation that a diverged run did not reach."""
-    infinite = {"train_loss": math.inf, "validation_loss": math.inf, "validation_metric": math.nan}
+    infinite = {"train_loss": math.inf, "sample_loss": None, "validation_loss": math.inf, "validation_metric": math.nan}
     return {"step": step, **infinite, "floor_occupancy": None, "gradients": None, "test_loss": None, "test_metric": None}
 
 

@@ -136,9 +136,10 @@ def _rows(task: Task, recipe: Recipe, run: Run, members: ensemble.Ensemble, i: i
 
 
 def _row(task: Task, recipe: Recipe, step: int, values: dict[str, float]) -> Row:
-    floor, train_loss = values.pop("floor_occupancy"), values.pop("train_loss")
+    floor, train_loss, sample_loss = values.pop("floor_occupancy"), values.pop("train_loss"), values.pop("sample_loss", None)
     gradients = step * recipe.analysis.evaluations
-    return training.row(task, step, train_loss, list(values.values()), None if math.isnan(floor) else floor, gradients)
+    measured = None if math.isnan(floor) else floor
+    return training.row(task, step, train_loss, list(values.values()), measured, gradients, sample_loss)
 
 
 def _test(task: Task, params: dict[str, Any]) -> tuple[float, ...]:
