@@ -32,8 +32,8 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name=name, task="resnet8-fashion", options={"epochs": 3}, arms=_arms(10), seeds=3, rate=rate,
-                evaluations=2, search=Search(factors=(0.3, 1.0, 3.0), steps=78),
+                name=name, task="resnet8-fashion", options={"epochs": 3}, arms=_arms(10), seeds=6, rate=rate,
+                evaluations=2, search=Search(steps=117),
             )
             for name, rate in _RATES[:1]
         ],

@@ -33,10 +33,10 @@ STUDY = Study(
         "cpu": [
             Part(
                 name="main", task="lstm-speeches", options={"evaluated": 40_000}, arms=tuple(billion_words(25).values()),
-                seeds=5, steps=2000, rate=TEXT_MILESTONES, evaluations=8, search=Search(factors=(0.3, 1.0, 3.0), steps=300),
+                seeds=6, steps=2000, rate=TEXT_MILESTONES, evaluations=8, search=Search(steps=500),
             ),
             Part(
-                name="epsilon", task="lstm-speeches", options={"evaluated": 40_000}, arms=_epsilons(), seeds=3, steps=2000,
+                name="epsilon", task="lstm-speeches", options={"evaluated": 40_000}, arms=_epsilons(), seeds=6, steps=2000,
                 rate=TEXT_MILESTONES, evaluations=4,
             ),
         ],

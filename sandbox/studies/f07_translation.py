@@ -26,8 +26,8 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name="main", task="transformer-verses", options={"steps": 240, "tokens": 256}, arms=_arms(0.0125), seeds=3,
-                rate=TEXT_MILESTONES, evaluations=5, search=Search(factors=(0.3, 1.0, 3.0), steps=80),
+                name="main", task="transformer-verses", options={"steps": 240, "tokens": 256}, arms=_arms(0.0125), seeds=6,
+                rate=TEXT_MILESTONES, evaluations=5, search=Search(steps=120),
             )
         ],
         "gpu": [
