@@ -22,6 +22,7 @@ class Calibrate(interrupt.Command):
 
     Try:
       apollo-sandbox calibrate
+      apollo-sandbox calibrate --tuned
       apollo-sandbox calibrate apollo --task softmax-digits --comparisons 200 --pairs 6
     """
 
@@ -37,20 +38,30 @@ class Calibrate(interrupt.Command):
     """Updates a run."""
     seed: int = 0
     """The first of the runs' seeds."""
+    tuned: bool = False
+    """Let each of the two choose its rate as compare does, on seeds of its own (about a minute)."""
 
     def main(self) -> int:
         """Runs the comparisons and shows the rates."""
         with interrupts.postponed():
             from sandbox.experiments.calibrate import differences, judge
+            from sandbox.experiments.calibrate_tuning import tuned_differences
 
         console = screen.console()
         options = {name: getattr(self, name) for name in ("comparisons", "pairs", "steps", "seed")}
-        with screen.progress(console, "member steps") as progress:
-            paired = differences(
-                self.recipe, self.task, progress=lambda done, total: progress(done, total, "training"), **options
-            )
+        choices = None
+        with screen.progress(console, "searches" if self.tuned else "member steps") as progress:
+
+            def training(done: int, total: int) -> None:
+                progress(done, total, "training")
+
+            if self.tuned:
+                whole = tuned_differences(self.recipe, self.task, progress=training, **options)
+                paired, choices = whole.differences, whole.choices
+            else:
+                paired = differences(self.recipe, self.task, progress=training, **options)
         with screen.progress(console, "comparisons") as progress:
-            result = judge(paired, progress=lambda done, total: progress(done, total, "comparing"))
+            result = judge(paired, lambda done, total: progress(done, total, "comparing"), choices)
         screen.table(console, *result.table())
         for line in result.notes():
             screen.say(console, line)

@@ -1,13 +1,14 @@
 """Calibration: whether the statistics of `compare` have the error rate and the power that they state.
 
 A/A: one recipe under two names, on seeds that no two runs share, so that every difference found is an error.  A/B: the same
-differences with a known effect added, so that every one missed is a miss.
+differences with a known effect added, so that every one missed is a miss.  With tuning, each of the two chooses its rate by the
+search of `compare`, on tuning seeds of its own, and contending rates count as there.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,11 +120,17 @@ def differences(
     return result
 
 
-def judge(paired: Mapping[str, np.ndarray], progress: Callable[[int, int], None] | None = None) -> Calibration:
+def judge(
+    paired: Mapping[str, np.ndarray],
+    progress: Callable[[int, int], None] | None = None,
+    choices: Mapping[str, Sequence[statistics.Choice]] | None = None,
+) -> Calibration:
     """Counts errors and detections of the statistics of `compare` on differences without an effect.
 
     paired: measure -> (comparisons, pairs), symmetric about 0; comparisons a multiple of four, for Holm's families.
-    The shift of A/B is `smallest_detectable` with 80 % power, for the σ of all differences together.
+    choices: measure -> what the choice of rates adds to each comparison.
+    The shift of A/B is `smallest_detectable` with 80 % power, for the σ of all differences together; where rates were chosen
+    the power may be lower, since intervals are then wider.
     progress: called with (comparisons judged, in all).  Raises ValueError for differences that are all equal.
     """
     rates, done, total, pairs = [], 0, sum(len(d) for d in paired.values()), 0
@@ -132,9 +139,9 @@ def judge(paired: Mapping[str, np.ndarray], progress: Callable[[int, int], None]
         sigma = float(d.std())
         if not sigma:
             raise ValueError(f"{measure}: the differences must not all be equal; runs differ in nothing on this task")
-        results = []
-        for row in d:
-            results.append(statistics.paired(row.tolist(), [0.0] * pairs))
+        results, added = [], choices[measure] if choices is not None else [statistics.Choice()] * len(d)
+        for row, choice in zip(d, added, strict=True):
+            results.append(statistics.paired(row.tolist(), [0.0] * pairs, choice))
             done += 1
             if progress is not None:
                 progress(done, total)
@@ -142,12 +149,13 @@ def judge(paired: Mapping[str, np.ndarray], progress: Callable[[int, int], None]
         lowest = [min(statistics.holm(p[i : i + FAMILY])) for i in range(0, len(p), FAMILY)]
         shift = statistics.smallest_detectable(sigma, pairs, POWER, LEVEL)
         excluded = sum(_excludes(r.low, r.high) for r in results)
-        shifted = sum(_excludes(*statistics.interval(row + shift)) for row in d)
+        shifted = sum(_excludes(*statistics.interval(row + shift, choice=c)) for row, c in zip(d, added, strict=True))
+        tuned = choices is not None
         rates += [
             EventRate(measure, "A/A: the t interval excludes 0", LEVEL, excluded, len(d)),
             EventRate(measure, "A/A: sign-flip p < 0.05", LEVEL, sum(x < LEVEL for x in p), len(d)),
             EventRate(measure, "A/A: some of four p < 0.05 after Holm", LEVEL, sum(x < LEVEL for x in lowest), len(lowest)),
-            EventRate(measure, f"A/B, {shift / sigma:.3f} σ: the t interval excludes 0", POWER, shifted, len(d), at_most=False),
+            EventRate(measure, f"A/B, {shift / sigma:.3f} σ: the t interval excludes 0", POWER, shifted, len(d), at_most=tuned),
         ]
     return Calibration(rates, pairs)
 

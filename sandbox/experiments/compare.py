@@ -61,7 +61,9 @@ def compare(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettin
         else:
             chosen = {m.name: Chosen({"lr": comparison.grid(m)[0]}, False, True, []) for m in methods}
         final = [(m, run) for m in methods for run in comparison.final(m, chosen[m.name].numbers)]
-        work.run(final, "training with fresh seeds")
+        contenders = [(m, run) for m in methods for run in comparison.contending(m, chosen[m.name])]
+        work.total += len(contenders)
+        work.run([*final, *contenders], "training with fresh seeds")
     survivors = work.survivors(methods)
     rows, measured = work.frames()
     summaries = summarise(comparison, survivors, rows, chosen)

@@ -99,7 +99,9 @@ class ComparisonSettings(ExecutionSettings, Options):
     """The keyword arguments of `compare`."""
 
     seeds: int = option(10, "Final runs per variant; exploratory below 6 for two variants, 8 for five.", least=2)
-    tuning_seeds: int = option(2, "Tuning runs per learning rate.", least=1)
+    tuning_seeds: int = option(
+        3, "Tuning runs per learning rate; with two or more, intervals include the choice of rates.", least=1
+    )
     rates: int = option(5, "Learning rates of a search's first round, around the variant's default; 1: untuned.", least=1)
     spacing: float = option(10**0.5, "Factor between neighbouring rates of the first round.")
     search: Mapping[str, Any] | None = option(

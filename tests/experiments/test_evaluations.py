@@ -147,8 +147,8 @@ def test_evaluations_cost_at_most_half_of_the_training(name):
     trained = planned.steps * which.batch_size
     assert evaluated <= trained / 2
     assert len(planned.at) == 20 or evaluated + 2 * validation > trained / 2  # one more would be too much
-    tuning = 9 * 2 * 4 * validation
-    assert planned.evaluated_share == pytest.approx((tuning + 10 * evaluated) / ((18 + 10) * trained))
+    tuning = 9 * 3 * 4 * validation
+    assert planned.evaluated_share == pytest.approx((tuning + 10 * evaluated) / ((27 + 10) * trained))
     assert planned.evaluated_share <= 0.5
 
 

@@ -16,7 +16,7 @@ OPTIONS = dict(
 EXECUTION = dict(backend="eager", probes=(), jobs=1, executor=None, callbacks=())
 CALL = dict(steps=None, out=None, reuse=False, progress=None)
 COMPARE = dict(
-    seeds=10, tuning_seeds=2, rates=5, spacing=math.sqrt(10), search=None, tuner="coordinate", trials=None, limit=None, warmup=None,
+    seeds=10, tuning_seeds=3, rates=5, spacing=math.sqrt(10), search=None, tuner="coordinate", trials=None, limit=None, warmup=None,
     schedule="constant", evaluations=None, evaluate_every=None, vectorised=True, every=10, **CALL, **EXECUTION, **OPTIONS,
 )  # fmt: skip
 INSPECT = dict(samples=5, lr=None, seed=0, seeds=5, method="exact", num_vectors=200, **CALL, **EXECUTION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import polars as pl
 
 from sandbox.experiments.runs.batch import Failure
 from sandbox.experiments.runs.methods import Method
-from sandbox.experiments.selection import statistics
+from sandbox.experiments.selection import contenders, statistics
 from sandbox.experiments.selection.plan import ComparisonPlan
 from sandbox.experiments.selection.saved_plan import SavedMethod, SavedPlan
 from sandbox.experiments.selection.search import Chosen
@@ -83,25 +84,60 @@ def summarise(
 ) -> list[Summary]:
     """Returns a summary per method from the rows of its final runs; differences are taken to the first method."""
     final = rows.filter(pl.col("role") == "final")
-    sign = 1.0 if plan.task.higher_is_better else -1.0
-    ends: dict[str, pl.DataFrame] = {}
-    for method in methods:
-        mine = final.filter(pl.col("variant") == method.name)
-        end = mine.filter(pl.col("step") == pl.col("step").max().over("run")).sort("seed")
-        # a diverged run has no metric; in comparisons it counts as the worst there is
-        ends[method.name] = end.with_columns(
-            pl.when("diverged").then(-sign * math.inf).otherwise("test_metric").alias("test_metric")
-        )
+    ends = {method.name: _ends(final, method.name, plan) for method in methods}
+    tried = {m.name: _contenders(rows, m.name, chosen[m.name], plan) for m in methods}
     first, *others = [m.name for m in methods]
-    differences = {
-        measure: {name: statistics.paired(ends[name][measure].to_list(), ends[first][measure].to_list()) for name in others}
-        for measure in ("train_loss", "test_metric")
-    }
+    differences = {}
+    for measure in ("train_loss", "test_metric"):
+        shifts = {name: _shifts(ends[name], tried[name], measure) for name in ends}
+        differences[measure] = {
+            name: statistics.paired(
+                ends[name][measure].to_list(),
+                ends[first][measure].to_list(),
+                contenders.variance([(chosen[n].trials, shifts[n]) for n in (name, first)]),
+            )
+            for name in others
+        }
     corrected = {
         measure: dict(zip(others, statistics.holm([d.p for d in by_name.values()]), strict=True))
         for measure, by_name in differences.items()
     }
     return [_summary(m, final, ends[m.name], chosen[m.name], differences, corrected) for m in methods]
+
+
+def _ends(rows: pl.DataFrame, name: str, plan: ComparisonPlan | SavedPlan) -> pl.DataFrame:
+    """Returns the last row of each run of a variant, by seed; a diverged run has the worst metric there is."""
+    sign = 1.0 if plan.task.higher_is_better else -1.0
+    end = rows.filter((pl.col("variant") == name) & (pl.col("step") == pl.col("step").max().over("run"))).sort("seed")
+    return end.with_columns(pl.when("diverged").then(-sign * math.inf).otherwise("test_metric").alias("test_metric"))
+
+
+def _contenders(rows: pl.DataFrame, name: str, chosen: Chosen, plan: ComparisonPlan | SavedPlan) -> dict[int, pl.DataFrame]:
+    """Returns the last rows of the runs of each contender, by its place among the trials."""
+    ends = _ends(rows.filter(pl.col("role") == "contender"), name, plan)
+    found = {}
+    for trial in chosen.contenders:
+        numbers = json.dumps(
+            {n: v if isinstance(v, float | int | str) else str(v) for n, v in trial.numbers.items() if n != "lr"}
+        )
+        own = ends.filter((pl.col("lr") == trial.numbers.get("lr", chosen.numbers["lr"])) & (pl.col("numbers") == numbers))
+        found[chosen.trials.index(trial)] = own
+    return found
+
+
+def _shifts(end: pl.DataFrame, tried: Mapping[int, pl.DataFrame], measure: str) -> dict[int, float]:
+    """Returns the mean result of each contender minus that of the chosen numbers, over the seeds of the former.
+
+    Infinite where its runs are not there yet.
+    """
+    shifts = {}
+    for place, own in tried.items():
+        both = own.join(end, on="seed", suffix=" chosen")
+        with np.errstate(invalid="ignore"):
+            d = both[measure].to_numpy() - both[f"{measure} chosen"].to_numpy()
+        equal = both[measure].to_numpy() == both[f"{measure} chosen"].to_numpy()
+        shifts[place] = float(np.mean(np.where(equal, 0.0, d))) if len(own) else math.inf
+    return shifts
 
 
 def _summary(

@@ -70,7 +70,15 @@ def budgets(result: ComparisonData) -> Table | None:
         return None
     trials = result.plan.trials
     ks = sorted({1, max(1, trials // 3), trials}) if result.plan.settings.tuner in ("grid", "random") else []
-    head = ["variant", "chosen", "trials", "tuning loss [next rates]", *(f"best of {k}" for k in ks), "decades within 1 %"]
+    head = [
+        "variant",
+        "chosen",
+        "contending",
+        "trials",
+        "tuning loss [next rates]",
+        *(f"best of {k}" for k in ks),
+        "decades within 1 %",
+    ]
     rows = []
     for s in result.summaries:
         chosen = result.chosen[s.name]
@@ -78,7 +86,10 @@ def budgets(result: ComparisonData) -> Table | None:
         numbers = ", ".join(f"{n} {v:.3g}" if isinstance(v, float) else f"{n} {v}" for n, v in chosen.numbers.items())
         shown = [f"{best[k - 1]:.4g}" if k <= len(best) else "—" for k in ks]
         flatness = "—" if flat is None else f"{flat:.2f}"
-        rows.append([s.name, numbers, str(len(chosen.trials)), _around(chosen), *shown, flatness])
+        others = "; ".join(
+            ", ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in t.numbers.values()) for t in chosen.contenders
+        )
+        rows.append([s.name, numbers, others or "—", str(len(chosen.trials)), _around(chosen), *shown, flatness])
     return head, rows
 
 
@@ -128,6 +139,8 @@ def checklist(result: ComparisonData) -> Table:
         ("a schedule tied to the length, rates tuned for it", not constant, f"{settings.schedule}, {plan.steps} updates"),
         ("compared at the end of training", settings.time_limit is None, "" if settings.time_limit is None else "time limit"),
         ("several lengths or sizes", False, f"one: {plan.steps} updates"),
+        ("the choice of rates in the intervals", plan.tuned and settings.tuning_seeds > 1,
+         f"{settings.tuning_seeds} tuning seeds resampled" if settings.tuning_seeds > 1 else "one tuning seed"),
         ("seeds of tuning and of results apart", True, f"{settings.tuning_seeds} and {plan.seeds}"),
         ("tuned and reported on different data", True, "validation and test split"),
         ("divergence counted", True, ", ".join(f"{s.name} {s.diverged}" for s in result.summaries)),
@@ -167,6 +180,12 @@ def notes(result: ComparisonData) -> list[str]:
         f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % Student t interval; p: "
         f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",
     ]
+    contending = [
+        f"{s.name} {t.numbers.get('lr', s.lr):.3g}" for s in result.summaries for t in result.chosen[s.name].contenders
+    ]
+    if plan.tuned and settings.tuning_seeds > 1:
+        others = f"other tuning seeds might have chosen {', '.join(contending)}" if contending else "no other rate contends"
+        lines.append(f"Intervals and p include the choice of rates, which was by validation loss for both measures: {others}.")
     sample = "" if plan.task.training_sample is None else "  Training losses before the end are on a fixed sample."
     share = "" if math.isnan(plan.evaluated_share) else f"; {plan.evaluated_share:.2g} rows evaluated per row trained"
     lines.append(f"Evaluated at the start and at {len(plan.at)} points{share}.{sample}")

@@ -14,7 +14,8 @@ TUNING_SEEDS_FROM = 10_000  # tuning seeds are 10000, 10001, …; final ones 0, 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a run depends on.  `role` is "tuning" or "final": only final runs evaluate the test split, once, at their end.
+    """What a run depends on.  `role` is "tuning", "final", or "contender" for final runs of numbers that other tuning seeds
+    might have chosen: tuning runs never evaluate the test split, the others once, at their end.
 
     numbers: the searched values that replace the method's own.  at: the steps after which it is evaluated.  full_at: those at
         which the training loss is that of the whole split, None for all; elsewhere it is that of the training sample.

@@ -92,7 +92,7 @@ class _Training:
             if run.options.time_limit is not None:
                 stopped = self.shares.any(time.perf_counter() - began > run.options.time_limit)
             if step in stops or stopped:
-                rows.append(self._row(step, last=stopped and run.role == "final"))
+                rows.append(self._row(step, last=stopped and run.role != "tuning"))
                 diverged = not math.isfinite(rows[-1]["train_loss"])
                 if diverged:
                     rows.pop()
@@ -220,7 +220,7 @@ def running(row: Row) -> Row:
 def never(run: Run) -> list[Row]:
     """Returns the rows of a run that cannot start."""
     rows = [lost(step) for step in [0, *run.at]]
-    rows[-1] |= {"test_loss": math.inf, "test_metric": math.nan} if run.role == "final" else {}
+    rows[-1] |= {"test_loss": math.inf, "test_metric": math.nan} if run.role != "tuning" else {}
     return [{**each, "diverged": True, "stopped": False, "seconds_a_step": math.nan} for each in rows]
 
 
@@ -234,7 +234,7 @@ def finished(
         reached = {each["step"] for each in rows}
         rows = rows[:-1] if run.steps in reached else rows
         rows += [lost(step) for step in run.at if step > rows[-1]["step"]]
-    if run.role == "final":
+    if run.role != "tuning":
         rows[-1] |= {"test_loss": math.inf, "test_metric": math.nan} if diverged else named(rows[0], "test", test())
     shared = {"diverged": diverged, "stopped": stopped, "seconds_a_step": seconds}
     return [{**each, **shared} for each in rows]

@@ -14,6 +14,7 @@ from sandbox.experiments.runs.methods import Method, RecipeMethod, methods
 from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
 from sandbox.experiments.selection import search as searching
 from sandbox.experiments.selection.axes import Axis
+from sandbox.experiments.selection.contenders import SEEDS as CONTENDER_SEEDS
 from sandbox.experiments.selection.coordinates import Descent
 from sandbox.experiments.settings import ComparisonSettings, Options, whole
 from sandbox.probes import ALL
@@ -92,7 +93,7 @@ class ComparisonPlan:
         run = Run(
             task=self.task.name, method=method.replaced(dict(rest)).fingerprint(), lr=float(numbers["lr"]), seed=0, role=role,
             steps=self.steps, at=self.at if role == "final" else (self.steps,),
-            full_at=(self.steps,) if role == "final" else (), warmup=self.warmup,
+            full_at=() if role == "tuning" else (self.steps,), warmup=self.warmup,
             schedule=self.settings.schedule, numbers=rest, options=self.settings.options, probes=self._probes_text,
             way=vectorised.TOGETHER if together else backends.get(self.settings.backend).name, code=self._codes[method.name],
         )  # fmt: skip
@@ -106,6 +107,11 @@ class ComparisonPlan:
     def final(self, method: Method, numbers: Mapping[str, Any]) -> list[Run]:
         """Returns the runs that are reported."""
         return self.runs(method, numbers, range(self.seeds), "final")
+
+    def contending(self, method: Method, chosen: searching.Chosen) -> list[Run]:
+        """Returns the runs of the numbers that other tuning seeds might have chosen."""
+        seeds = range(min(self.seeds, CONTENDER_SEEDS))
+        return [run for t in chosen.contenders for run in self.runs(method, {"lr": method.lr, **t.numbers}, seeds, "contender")]
 
     @functools.cached_property
     def _codes(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from sandbox.experiments.runs.methods import Method
 from sandbox.experiments.selection.axes import Axis, Numbers, Trial
+from sandbox.experiments.selection.contenders import contending
 from sandbox.experiments.selection.coordinates import Descent
 from sandbox.utils import suggest
 
@@ -31,6 +32,11 @@ class Chosen:
     on_edge: bool
     tuned: bool
     trials: list[Trial]
+
+    @property
+    def contenders(self) -> list[Trial]:
+        """The trials that other tuning seeds might have chosen."""
+        return contending(self.trials, self.numbers) if self.tuned else []
 
 
 def axes_of(search: Mapping[str, Any], method: Method) -> dict[str, Axis]:
