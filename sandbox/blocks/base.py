@@ -71,6 +71,7 @@ class Block:
     Class attributes: `slots` (where it fits), `state` (name -> one of `KINDS`), `matrix` (it takes tensors as matrices),
     `needs` (what a step must have for it, some of `flow.NEEDS`), `recalls` (its output comes again from its state),
     `reads` (the hyperparameters that a `read` or `recall` of its own uses, one number per tensor each; None: all of them),
+    `exact` (its states of kind LEFT and RIGHT are kept and handed to it in float64, whatever the precision of the step),
     `latex` (its equation; as plain text it is the first line of the docstring).
     """
 
@@ -79,6 +80,7 @@ class Block:
     state: ClassVar[Mapping[str, str]] = {}
     recalls: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...] | None] = None
+    exact: ClassVar[bool] = False
     latex: ClassVar[str] = ""
 
     @property

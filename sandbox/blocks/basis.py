@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import COLUMNS, LEFT, RIGHT, ROWS, Flow, block
-from sandbox.blocks.decompositions import eigh
+from sandbox.blocks.decompositions import eigh, qr
 from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Basis
 from sandbox.utils import suggest
@@ -25,11 +25,16 @@ class Standard(Basis):
 
 
 class TwoSided(Basis):
-    """Orthogonal matrices Q_L and Q_R beside a matrix, from factors L and R."""
+    """Orthogonal matrices Q_L and Q_R beside a matrix, from factors L and R; all four in float64.
+
+    What float32 rounds off a factor of rank below its size are eigenvalues of 1e-7 of the largest, where there should be ε: at
+    gradients of 1e6 that is 1e5 in place of 1e-6, and a turn by Q mixes as much into the coordinates that ε divides.
+    """
 
     every: int
     limit: int
     recalls = False
+    exact = True
 
     def check(self) -> None:
         """Whole numbers, at least 1."""
@@ -43,12 +48,12 @@ class TwoSided(Basis):
     def into(self, v: Tensor, *, QL: Tensor, QR: Tensor, **state: Tensor) -> Tensor:
         """Q_Lᵀ v Q_R."""
         # v' = Q_Lᵀ v Q_R
-        return QL.mT @ v @ QR
+        return (QL.mT @ v.to(QL.dtype) @ QR).to(v.dtype)
 
     def out(self, v: Tensor, *, QL: Tensor, QR: Tensor, **state: Tensor) -> Tensor:
         """Q_L v Q_Rᵀ."""
         # v = Q_L v' Q_Rᵀ
-        return QL @ v @ QR.mT
+        return (QL @ v.to(QL.dtype) @ QR.mT).to(v.dtype)
 
 
 class Eigenbasis(TwoSided):
@@ -71,7 +76,8 @@ class Eigenbasis(TwoSided):
         def fresh() -> dict[str, Tensor]:
             # L = Q_L λ_L Q_Lᵀ,  R = Q_R λ_R Q_Rᵀ
             (a, QL), (b, QR) = eigh(L), eigh(R)
-            return {"QL": QL, "QR": QR, "a": a.clamp(min=self.eps)[:, None], "b": b.clamp(min=self.eps)[None, :]}
+            a, b = a.clamp(min=self.eps).to(x.g.dtype)[:, None], b.clamp(min=self.eps).to(x.g.dtype)[None, :]
+            return {"QL": QL, "QR": QR, "a": a, "b": b}
 
         return {"L": L, "R": R, **when(x.due, fresh, old)}
 
@@ -112,7 +118,8 @@ class Kronecker(Eigenbasis):
     def update(self, x: Flow, *, L: Tensor, R: Tensor, **old: Tensor) -> dict[str, Tensor]:
         """Both factors, and what they decompose into."""
         # L ← β L + (1-β) g gᵀ,  R ← β R + (1-β) gᵀ g
-        L, R = self.beta * L + x.c.add * (x.g @ x.g.mT), self.beta * R + x.c.add * (x.g.mT @ x.g)
+        g = x.g.to(L.dtype)
+        L, R = self.beta * L + x.c.add * (g @ g.mT), self.beta * R + x.c.add * (g.mT @ g)
         return self.decomposed(x, L, R, old)
 
 
@@ -202,7 +209,8 @@ class SOAPBasis(TwoSided):
     def advance(self, x: Flow, *, L: Tensor, R: Tensor, QL: Tensor, QR: Tensor) -> tuple[dict[str, Tensor], Any]:
         """Both factors and their bases, and the order of rows and columns."""
         # L ← β L + (1-β) g gᵀ,  R ← β R + (1-β) gᵀ g
-        L, R = self.beta * L + (1 - self.beta) * (x.g @ x.g.mT), self.beta * R + (1 - self.beta) * (x.g.mT @ x.g)
+        g = x.g.to(L.dtype)
+        L, R = self.beta * L + (1 - self.beta) * (g @ g.mT), self.beta * R + (1 - self.beta) * (g.mT @ g)
         (QL, rows), (QR, columns) = self._next(x.due, L, QL), self._next(x.due, R, QR)
         order = None if rows is None or columns is None else (rows, columns)
         return {"L": L, "R": R, "QL": QL, "QR": QR}, order
@@ -230,7 +238,7 @@ def _iterated(L: Tensor, Q: Tensor) -> Pair:
     # order = argsort(-diag(Qᵀ L Q));  Q ← qr(L Q[:, order])
     LQ = L @ Q
     order = (Q * LQ).sum(0).argsort(descending=True)
-    return torch.linalg.qr(LQ.index_select(1, order))[0], order
+    return qr(LQ.index_select(1, order)), order
 
 
 def when(due: Any, fresh: Callable[[], dict[str, Tensor]], old: dict[str, Tensor]) -> dict[str, Tensor]:

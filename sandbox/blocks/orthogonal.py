@@ -50,8 +50,8 @@ class Orthogonalize(Solve):
         p = x.value
         # m and n as tensors, so that no graph takes a size for granted
         m, n = torch.ones_like(p[:, :1]).sum(), torch.ones_like(p[:1]).sum()
-        X = polar(p) if self.exact else orthogonal(p.to(torch.bfloat16) if self.bfloat16 else p, self.steps).to(p.dtype)
-        return _SCALES[self.scale](m, n) * X, state
+        X = polar(p) if self.exact else orthogonal(p.to(torch.bfloat16) if self.bfloat16 else p, self.steps)
+        return _SCALES[self.scale](m, n) * X.to(p.dtype), state
 
 
 _SCALES = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, SCOPE, Flow, block
-from sandbox.blocks.decompositions import gram, solve
+from sandbox.blocks.decompositions import EXACT, gram, solve
 from sandbox.blocks.number import Number, number, whole
 from sandbox.blocks.slots import Solve
 from sandbox.utils import suggest
@@ -159,13 +159,13 @@ class RegularizedBFGS(Solve):
         G = gram(W, total)
         K, c = self._small(G)
         # B⁻¹u = (u - W (c + K G)⁻¹ K Wᵀu) / c
-        Wu = torch.stack([total(w * u) for w in W], -1)[..., None]
+        Wu = torch.stack([total(w.to(EXACT) * u) for w in W], -1)[..., None]
         unit = torch.eye(2 * h, dtype=G.dtype, device=G.device)
         a = solve(c[..., None, None] * unit + K @ G, K @ Wu)[..., 0]
-        q = u
+        q = u.to(EXACT)
         for k, w in enumerate(W):
             q = q - spread(a[..., k]) * w
-        return (spread(1 / c) * q + self.gamma * u) / root, state
+        return ((spread(1 / c) * q).to(u.dtype) + self.gamma * u) / root, state
 
     def _small(self, G: Tensor) -> tuple[Tensor, Tensor]:
         """K and c of B = c + W K Wᵀ from G = WᵀW."""

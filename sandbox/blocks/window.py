@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, Flow, block
-from sandbox.blocks.decompositions import eigh, gram
+from sandbox.blocks.decompositions import EXACT, eigh, gram
 from sandbox.blocks.number import Number, number, where, whole
 from sandbox.blocks.slots import Solve
 
@@ -59,7 +59,7 @@ class FullMatrix(Solve):
         # p = M U [(√σ + ε)⁻³ - σ⁻¹/√σ₁] Uᵀ Mᵀ u + u/√σ₁
         f = (root + self.eps) ** -3 - rest / root.square()
         k = (U @ (f * (U.mT @ G[..., :1]).squeeze(-1)).unsqueeze(-1)).squeeze(-1)
-        p = x.scope.spread(rest.squeeze(-1)) * u
+        p = x.scope.spread(rest.squeeze(-1)) * u.to(EXACT)
         for column, share in zip(columns, k.unbind(-1), strict=True):
-            p = p + x.scope.spread(share) * column
-        return p, dict(zip(state, columns, strict=True))
+            p = p + x.scope.spread(share) * column.to(EXACT)
+        return p.to(u.dtype), dict(zip(state, columns, strict=True))

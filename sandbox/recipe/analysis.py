@@ -38,6 +38,7 @@ class Analysis:
     matrix: whether some block takes tensors as matrices.  only_matrices: whether basis or solver takes nothing else.
     own_layout: whether each tensor needs a layout of its own, since some block has matrices.
     state_kinds: name -> kind of shape of every state tensor, the `host_names` apart.
+    exact: names of the states in float64, whatever the precision of a step.
     host_names: names of the 0-d states in float64: updates made, the last rate, and what recalls the last direction.
     state_elements: per-coordinate state elements per parameter.
     """
@@ -59,6 +60,7 @@ class Analysis:
     only_matrices: bool
     own_layout: bool
     state_kinds: dict[str, str]
+    exact: frozenset[str]
     host_names: tuple[str, ...]
     state_elements: int
 
@@ -106,6 +108,7 @@ def analyse(recipe: Any) -> Analysis:
         only_matrices=recipe.basis.matrix or recipe.solve.matrix,
         own_layout=matrix or SQUARE in kinds.values(),
         state_kinds=kinds,
+        exact=frozenset(f"{path}.{name}" for path, block in blocks if block.exact for name in _sided(block)),
         host_names=("step", "lr", *recalled),
         state_elements=sum(kind == ELEMENT or (kind == SCOPE and recipe.scope == "coordinate") for kind in kinds.values()),
     )
@@ -120,6 +123,10 @@ def _recalled(recipe: Any) -> tuple[str, ...]:
         block = getattr(recipe, slot)
         names += parts.own_places(slot, block) if block.reads is None else [f"{slot}.{name}" for name in block.reads]
     return tuple(names)
+
+
+def _sided(block: Block) -> list[str]:
+    return [name for name, kind in block.state.items() if kind in (LEFT, RIGHT)]
 
 
 def _has_schedule(block: Block) -> bool:

@@ -40,7 +40,7 @@ def init(recipe: Any, p: Tensor, narrow: torch.dtype | None = None) -> dict[str,
     state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
     for name, kind in recipe.analysis.state_kinds.items():
-        dtype = rounding.dtype_of(kind, state_dtype(p.dtype), narrow)
+        dtype = rounding.dtype_of(recipe, name, state_dtype(p.dtype), narrow)
         zeros = torch.zeros(state_shape(recipe, kind, p), dtype=dtype, device=p.device)
         value = initial.get(name, 0.0)
         if kind in QUADRATIC and (isinstance(value, Tensor) or value):
@@ -61,7 +61,8 @@ def state_shape(recipe: Any, kind: str, p: Tensor) -> tuple[int, ...]:
 def laid_out(recipe: Any, p: Tensor, state: kernel.State) -> kernel.State:
     """The blocks' state of a tensor as a step takes it: in its precision, per-coordinate states as matrices if the recipe
     wants them."""
-    state = {name: state[name].to(state_dtype(p.dtype)) for name in recipe.analysis.state_kinds}
+    dtype = state_dtype(p.dtype)
+    state = {name: state[name].to(rounding.dtype_of(recipe, name, dtype)) for name in recipe.analysis.state_kinds}
     if not recipe.analysis.matrix:
         return state
     m, n = scope.matrix(p)
@@ -177,7 +178,7 @@ def together(
     theta, g = layout.pack(wide[0]), layout.pack(wide[1])
     packed = {name: layout.pack(row) for name, row in inputs.items()}
     pack = {name: layout.pack if kind == ELEMENT else torch.stack for name, kind in kinds.items()}
-    state = {name: pack[name]([s[name].to(dtype) for s in states]) for name in kinds}
+    state = {name: pack[name]([s[name].to(rounding.dtype_of(recipe, name, dtype)) for s in states]) for name in kinds}
     new, theta = kernel.advance(prepared, state, theta, g, *across(layout.tensor, layout.everything), norm, packed, observe)
     apart = {n: layout.unpack(v) if kinds[n] == ELEMENT else list(v.unbind()) for n, v in new.items()}
     each = [{name: parts[i] for name, parts in apart.items()} for i in range(len(params))]

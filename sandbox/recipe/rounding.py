@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,9 +34,11 @@ def check(state_dtype: torch.dtype | None) -> None:
         )
 
 
-def dtype_of(kind: str, wide: torch.dtype, state_dtype: torch.dtype | None) -> torch.dtype:
-    """The dtype in which a state of this kind is kept, where steps compute in `wide`."""
-    return state_dtype if state_dtype is not None and kind == ELEMENT else wide
+def dtype_of(recipe: Any, name: str, wide: torch.dtype, state_dtype: torch.dtype | None = None) -> torch.dtype:
+    """The dtype in which a recipe's state is kept (without `state_dtype`: computed), where steps compute in `wide`."""
+    if name in recipe.analysis.exact:
+        return torch.float64
+    return state_dtype if state_dtype is not None and recipe.analysis.state_kinds.get(name) == ELEMENT else wide
 
 
 def key(seed: int, t: int, first: int = 0) -> int:

@@ -155,7 +155,7 @@ class Placement:
         states = []
         for name, shape in self.recipe.analysis.state_kinds.items():
             # a model may have been cast: the graph reads states in the precision in which it computes
-            value = cohort.states[i][name].to(p.device, rounding.dtype_of(shape, state_dtype(p.dtype), self.stored))
+            value = cohort.states[i][name].to(p.device, rounding.dtype_of(self.recipe, name, state_dtype(p.dtype), self.stored))
             value = value.contiguous()
             cohort.replace_state(i, name, value)
             if shape in (ELEMENT, SCOPE) and value.ndim:
@@ -196,7 +196,7 @@ class Placement:
                 parts = whole[: sum(counts)].split(counts)
                 views = [part.view(cohort.states[i][name].shape) for part, i in zip(parts, indices, strict=True)]
             else:
-                whole, views = buffer(rounding.dtype_of(kind, dtype, self.stored))
+                whole, views = buffer(rounding.dtype_of(recipe, name, dtype, self.stored))
             for view, i in zip(views, indices, strict=True):
                 view.copy_(cohort.states[i][name])
                 cohort.replace_state(i, name, view)

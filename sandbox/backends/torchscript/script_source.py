@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sandbox.blocks import COLUMNS, ELEMENT, LEFT, RIGHT, ROWS, SCOPE, SQUARE, TENSOR
-from sandbox.recipe import Recipe, pure
+from sandbox.recipe import Recipe, pure, rounding
 from sandbox.recipe.pure import state_dtype
 
 
@@ -27,7 +27,8 @@ def source(recipe: Recipe, dtype: torch.dtype) -> str:
     for name, kind in kinds.items():
         maker = f"torch.eye({size[kind]}" if kind in size else f"torch.ones({shape.get(kind, '[]')}"
         value = float(initial.get(name, 0.0))
-        makes += f"        s[{name!r}] = {value!r} * {maker}, dtype={wide}, device=p.device)\n"
+        of = rounding.dtype_of(recipe, name, state_dtype(dtype))
+        makes += f"        s[{name!r}] = {value!r} * {maker}, dtype={of}, device=p.device)\n"
     few = "p.dim() < 2" + ("" if recipe.basis.limit is None else f" or max(m, n) > {recipe.basis.limit}")
     refuses = (
         f'        if {few}:\n            raise ValueError("this script takes matrices alone")\n'

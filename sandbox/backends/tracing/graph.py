@@ -179,7 +179,8 @@ def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor]
         prepared = pytree.tree_map(lambda v: torch.as_tensor(v).to(signature.dtype), exact)
         pair = (layout.Rows(*rows[:3]), layout.Rows(*rows[3:])) if rows else None
         tensor, within = layout.scopes(signature.kind, signature.scope, pair, **form)
-        state = {name: value.to(signature.dtype) for name, value in zip(names, states, strict=True)}
+        dtypes = [rounding.dtype_of(recipe, name, signature.dtype) for name in names]
+        state = {name: value.to(dtype) for name, dtype, value in zip(names, dtypes, states, strict=True)}
         wide = theta.to(signature.dtype), g.to(signature.dtype)
         new, after = kernel.advance(prepared, state, *wide, tensor, within, norm, inputs)
         if places:
@@ -279,7 +280,7 @@ def example(recipe: Recipe, signature: Signature, sizes: Sizes | None = None) ->
     if signature.stored:
         first = torch.zeros(length if kind == "arena" else 1, dtype=torch.int32, device=device)
         inputs += [torch.zeros(1, dtype=torch.int32, device=device), first, layout.columns(signature.row, device)]
-    dtypes = [(k, rounding.dtype_of(k, signature.dtype, signature.stored)) for k in kinds.values()]
+    dtypes = [(kind, rounding.dtype_of(recipe, name, signature.dtype, signature.stored)) for name, kind in kinds.items()]
     return inputs + [filled(shapes[k], dtype) for k, dtype in dtypes]
 
 

@@ -41,9 +41,9 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
     states, lr = recipe.init(tensors), _rate(recipe)
     for row in grads[:-1]:
         states, tensors = recipe.update(states, tensors, row, lr=lr, **given)
-    kinds = recipe.analysis.state_kinds
     states = [
-        {n: v.to(_stored_dtype(kinds.get(n, ""), v, signature)).to(v.dtype) for n, v in state.items()} for state in states
+        {n: v.to(rounding.dtype_of(recipe, n, v.dtype, signature.stored)).to(v.dtype) for n, v in state.items()}
+        for state in states
     ]
     values, structure = graph.numbers_of(recipe, float(STEPS + 1), lr, states[0], evaluated=signature.evaluated)
     if structure != signature.structure:
@@ -65,10 +65,6 @@ def check(recipe: Recipe, signature: graph.Signature, run: Any, steps_only: bool
             for name, value in computed.items():
                 right = right_theta[i] if name == "θ" else right_states[i][name]
                 _compare(recipe, name, value, right, tuple(tensors[i].shape))
-
-
-def _stored_dtype(kind: str, value: Tensor, signature: graph.Signature) -> torch.dtype:
-    return rounding.dtype_of(kind, value.dtype, signature.stored)
 
 
 def _rate(recipe: Recipe) -> float:
@@ -124,8 +120,8 @@ class _Packed:
             self.places = [first[:1].clone(), first, layout.columns(signature.row, device)]
         self.states = [self._state([s[name] for s in states], kind) for name, kind in recipe.analysis.state_kinds.items()]
         self.states = [
-            x.to(_stored_dtype(kind, x, signature))
-            for x, kind in zip(self.states, recipe.analysis.state_kinds.values(), strict=True)
+            x.to(rounding.dtype_of(recipe, name, x.dtype, signature.stored))
+            for x, name in zip(self.states, recipe.analysis.state_kinds, strict=True)
         ]
 
     def _lay_out(self, tensors: list[Tensor]) -> Tensor:
