@@ -25,7 +25,7 @@ class Standard(Basis):
 
 
 class TwoSided(Basis):
-    """Orthogonal matrices Q_L and Q_R beside a matrix, from factors L and R; all four in float64.
+    """Orthogonal matrices Q_L and Q_R beside a matrix, from factors L and R; all four in float64 where eigenvalues divide.
 
     What float32 rounds off a factor of rank below its size are eigenvalues of 1e-7 of the largest, where there should be ε: at
     gradients of 1e6 that is 1e5 in place of 1e-6, and a turn by Q mixes as much into the coordinates that ε divides.
@@ -176,7 +176,8 @@ class SOAPBasis(TwoSided):
 
     The first step decomposes L and R and moves nothing; each step uses the Q that the one before has left, so that no gradient
     is seen in a basis of its own.  Before a step of the iteration, eigenvectors are put in order of falling eigenvalues, and
-    the states inside with one number per coordinate are reordered with them.
+    the states inside with one number per coordinate are reordered with them.  Matrices have the precision of the step, and
+    decompositions float64: nothing is divided by an eigenvalue.
     beta: β in [0, 1).  every: k ≥ 1.  limit: a tensor with a longer side is updated by the recipe for vectors.
     """
 
@@ -184,6 +185,7 @@ class SOAPBasis(TwoSided):
     every: int = 10
     limit: int = 10_000
     state = {"L": LEFT, "R": RIGHT, "QL": LEFT, "QR": RIGHT}
+    exact = False
     latex = (
         r"v' = Q_L^T v\, Q_R,\quad L \leftarrow \beta L + (1-\beta)\, g g^T,\; R \leftarrow \beta R + (1-\beta)\, g^T g,\quad "
         r"Q \leftarrow \mathrm{qr}(L Q) \text{ every } k \text{ steps}"
@@ -230,7 +232,7 @@ class SOAPBasis(TwoSided):
 def _eigenvectors(L: Tensor) -> Pair:
     """By falling eigenvalue; what is kept of coordinates before has no order yet."""
     # L = Q λ Qᵀ
-    return eigh(L)[1].flip(1), torch.ones_like(L.diagonal()).cumsum(0).long() - 1
+    return eigh(L)[1].flip(1).to(L.dtype), torch.ones_like(L.diagonal()).cumsum(0).long() - 1
 
 
 def _iterated(L: Tensor, Q: Tensor) -> Pair:
@@ -238,7 +240,7 @@ def _iterated(L: Tensor, Q: Tensor) -> Pair:
     # order = argsort(-diag(Qᵀ L Q));  Q ← qr(L Q[:, order])
     LQ = L @ Q
     order = (Q * LQ).sum(0).argsort(descending=True)
-    return qr(LQ.index_select(1, order)), order
+    return qr(LQ.index_select(1, order)).to(L.dtype), order
 
 
 def when(due: Any, fresh: Callable[[], dict[str, Tensor]], old: dict[str, Tensor]) -> dict[str, Tensor]:
