@@ -36,12 +36,14 @@ ANSWER = datetime.timedelta(seconds=10)  # how long survivors wait for each othe
 class Round:
     """Parts of sums to be exchanged; plan and numbers: of the step, in its first round.
 
-    plan: what the ranks must have in common for their sums to belong together.  numbers: hyperparameters and step counts.
+    plan: what the ranks must have in common for their sums to belong together: (group, tensors, structure) of each cohort.
+    numbers: hyperparameters and step counts.  names: of the plan's tensors, cohort by cohort; asked for where ranks differ.
     """
 
     pending: Sequence[Pending] = ()
     plan: Any = None
     numbers: tuple[float, ...] = ()
+    names: Callable[[], list[list[str]]] = list
 
 
 Rounds = Generator[Round, list[Tensor], T]
@@ -110,7 +112,7 @@ class Ranks:
         other = self._expected[number] != (op, len(values)) or (number == 0 and request.plan != self._plan)
         total, agreed = self._send(number, None if other else values, request.numbers)
         if not agreed:
-            self._compare(number, request.plan, request.numbers, len(values))
+            self._compare(number, request, len(values))
             self._plan, self._expected = request.plan, [(op, len(values))]
             total, _ = self._send(number, values, request.numbers)
         return total
@@ -131,13 +133,13 @@ class Ranks:
         """Informs the others, where they are known to wait for this round, and raises."""
         if number < len(self._expected) and self._expected[number][0] is not None:
             self._send(number, None)
-            self._compare(number, None, (), 0, error)
+            self._compare(number, Round(), 0, error)
         raise error
 
-    def _compare(self, number: int, plan: Any, numbers: tuple[float, ...], length: int, error: Exception | None = None) -> None:
+    def _compare(self, number: int, request: Round, length: int, error: Exception | None = None) -> None:
         """Raises on every rank unless all have the same plan, numbers and length, and no error."""
         rank, text = dist.get_rank(), None if error is None else suggest.short(error)
-        everybody = self.gather((rank, text, plan, numbers, length))
+        everybody = self.gather((rank, text, request.plan, request.numbers, length, request.names()))
         if error is not None:
             raise error
         failed = [f"rank {r} failed: {message}" for r, message, *_ in everybody if message is not None]
@@ -147,7 +149,7 @@ class Ranks:
         for other in everybody[1:]:
             who = f"ranks {first[0]} and {other[0]}"
             if other[2] != first[2]:
-                raise ValueError(f"{who} do not make the same step: {_difference(first[2], other[2])}")
+                raise ValueError(f"{who} do not make the same step: {_difference(first, other)}")
             if other[3] != first[3]:
                 pair = next((pair for pair in zip(first[3], other[3], strict=False) if pair[0] != pair[1]), ("", ""))
                 raise ValueError(f"{who} have other rates, hyperparameters or step counts: {pair[0]} and {pair[1]}")
@@ -202,10 +204,17 @@ def _split(vector: Tensor, pending: Sequence[Pending]) -> list[Tensor]:
 
 
 def _difference(one: Any, two: Any) -> str:
-    """Returns the first place in which two plans differ, as text."""
-    pairs = [(a, b) for a, b in zip(one, two, strict=False) if a != b]
-    here, there = pairs[0] if pairs else (f"{len(one)} cohorts", len(two))
-    return f"{here} and {there} (group, tensors with a gradient)"
+    """Returns in what the steps of two ranks differ; one, two: what `_compare` has gathered from each."""
+    named = [{name for row in rank[5] for name in row} for rank in (one, two)]
+    for rank, other, mine, theirs in ((one[0], two[0], *named), (two[0], one[0], *named[::-1])):
+        if alone := sorted(mine - theirs):
+            shown = f"{', '.join(alone[:5])}{' and others' if len(alone) > 5 else ''}"
+            return f"{shown}: a gradient on rank {rank}, none on rank {other}"
+    for (group, _, here), (_, _, there) in zip(one[2], two[2], strict=False):
+        for slot in here:
+            if here[slot] != there.get(slot):
+                return f"group {group}, {slot}: {here[slot]} and {there.get(slot)}"
+    return "their tensors have made different numbers of steps"
 
 
 # -- cohorts in step --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sandbox.blocks.number import is_function
 from sandbox.distributed import shards
-from sandbox.optimizer import groups
+from sandbox.optimizer import from_torch, groups
 from sandbox.optimizer.cohorts import complete
 from sandbox.optimizer.torch_base import load_hooks
 from sandbox.recipe import Recipe, parts
@@ -42,6 +42,8 @@ def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
         state_dict = state_dict if changed is None else changed
     if not {"state", "param_groups"} <= set(state_dict):
         raise ValueError(f"not a state_dict of an optimizer: it has {', '.join(map(str, state_dict)) or 'nothing'}")
+    if from_torch.is_adam(state_dict):
+        state_dict = from_torch.adam(optimizer, state_dict)
     pairs = _matched(optimizer.param_groups, state_dict["param_groups"])
     saved = dict(state_dict["state"])
     for recipe, key, p, name in pairs:

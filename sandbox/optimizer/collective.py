@@ -14,6 +14,7 @@ from sandbox.backends import Backend, Cohort, Step, needs_sums
 from sandbox.distributed import shards
 from sandbox.distributed.ranks import Ranks, Round, Rounds, SumRequests, advance, lockstep
 from sandbox.distributed.sums import Pending
+from sandbox.optimizer import groups
 from sandbox.recipe import Recipe
 
 Planned = list[tuple[int, Cohort, Step]]  # number of the group, and what steps
@@ -65,7 +66,7 @@ def rounds(
     needs_norm: whether some recipe clips by the norm of all gradients.  finite: told a total that is finite only if all
     gradients are; the same total on every rank.
     """
-    common = Round((), *_common(planned))
+    common = Round((), *_common(planned), names=lambda: _names(planned, param_groups))
     rows = [[(param_groups[k]["params"][i], g) for i, g in zip(c.members, s.grads, strict=True)] for k, c, s in planned]
     local: list[list[Any]] = [[shards.local_gradient(p, g) for p, g in row] for row in rows]
     if any(g is None for row in local for g in row):
@@ -110,6 +111,12 @@ def _common(planned: Planned) -> tuple[Any, tuple[float, ...]]:
             numbers += [step.lr, *map(float, step.recipe.leaves), *cohort.last.values()]
             numbers += [float(step.seed)] if step.state_dtype is not None else []
     return plan, tuple(numbers)
+
+
+def _names(planned: Planned, param_groups: list[dict[str, Any]]) -> list[list[str]]:
+    """The names of the tensors that ranks must have in common, cohort by cohort."""
+    shared = [(k, c) for k, c, s in planned if s.recipe.scope != "global" and any(part.alike for part in c.parts or ())]
+    return [[groups.name(param_groups, k, i) for i in cohort.members] for k, cohort in shared]
 
 
 def _square(planned: Planned) -> Tensor:

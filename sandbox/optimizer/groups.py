@@ -50,7 +50,7 @@ def check_keywords(recipe: Recipe, given: dict[str, Any]) -> None:
     """Raises ValueError for a keyword that is no hyperparameter of the recipe."""
     for key in given:
         if key not in paths(recipe) and key not in OWN_ENTRIES and key != "lr" and not _is_no_decay(key, given[key]):
-            raise ValueError(_refusal(recipe, key))
+            raise ValueError(refusal(recipe, key))
 
 
 def check_entries(recipe: Recipe, group: dict[str, Any], *, new: bool = False) -> None:
@@ -65,7 +65,7 @@ def check_entries(recipe: Recipe, group: dict[str, Any], *, new: bool = False) -
         if not isinstance(key, str) or key in allowed or _is_no_decay(key, group[key]):
             continue
         if "." in key or key in _TORCHS or (new and difflib.get_close_matches(key, ["lr", *names], 1, 0.8)):
-            raise ValueError(_refusal(recipe, key))
+            raise ValueError(refusal(recipe, key))
 
 
 def _is_no_decay(key: str, value: Any) -> bool:
@@ -73,7 +73,8 @@ def _is_no_decay(key: str, value: Any) -> bool:
     return key == "weight_decay" and isinstance(value, int | float) and value == 0
 
 
-def _refusal(recipe: Recipe, key: str) -> str:
+def refusal(recipe: Recipe, key: str) -> str:
+    """Returns the message for an entry of a group that is no hyperparameter of the recipe under this name."""
     names = paths(recipe)
     if key == "weight_decay":
         return (
@@ -84,7 +85,7 @@ def _refusal(recipe: Recipe, key: str) -> str:
     if key in renamed:
         return f"{key!r} is called {renamed[key]!r} in a parameter group"
     if key == "betas":
-        pair = [name for name, path in names.items() if path.endswith(".beta")]
+        pair = [name for name, path in names.items() if path.rpartition(".")[2].endswith("beta") or name == "momentum"]
         return f"'betas' are separate hyperparameters here: {' and '.join(map(repr, pair)) or 'this recipe has none'}"
     alike = [name for name in names if name.rpartition(".")[2] == key]
     if alike:

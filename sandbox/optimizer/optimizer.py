@@ -23,7 +23,7 @@ from sandbox.backends import Backend, Cohort, Observer, Step
 from sandbox.distributed import replicas, shards
 from sandbox.distributed.ranks import Ranks, Rounds, advance
 from sandbox.forms import lookup
-from sandbox.optimizer import checkpoint, collective, groups
+from sandbox.optimizer import checkpoint, collective, from_torch, groups
 from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, tidy
 from sandbox.optimizer.finite import blame, not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
@@ -61,7 +61,9 @@ class Optimizer(Base):
     state_dtype: torch.bfloat16 halves the state: per-coordinate states are rounded without bias (`sandbox.recipe.rounding`).
     seed: of that rounding, and of the random vectors that second-order recipes draw.
     hyperparameters: any of the recipe's by its name in the group, as weight_decay=1e-4 or **{"rectifier.sigma": 0.1}.  These
-        and lr hold for all groups that do not have their own, also for those with a recipe of their own.
+        and lr hold for all groups that do not have their own, also for those with a recipe of their own.  As trainers give
+        them, here and in groups: `betas` and `eps` are translated where the recipe has them, `fused` and `foreach` are accepted
+        and change nothing, since `backend` says how a step runs.
 
     `watch`: a `sandbox.probes.Watch` that measures inside steps; None at first, and not kept by pickle or state_dict.
 
@@ -92,6 +94,7 @@ class Optimizer(Base):
         if nonfinite not in ("raise", "skip", "pass"):
             raise ValueError(suggest.unknown("value of nonfinite", str(nonfinite), ("raise", "skip", "pass")))
         recipe = lookup.recipe(recipe)
+        hyperparameters = from_torch.translated(recipe, hyperparameters)
         groups.check_keywords(recipe, hyperparameters)
         self._backend = backends.get(backend, flat=flat, state_dtype=state_dtype)
         self.nonfinite, self.flat, self.state_dtype = nonfinite, bool(flat), state_dtype
@@ -120,6 +123,7 @@ class Optimizer(Base):
                 raise ValueError(f"{name} is an option of the whole optimizer, {value!r}; a group cannot have {given!r}")
         recipe = lookup.recipe(param_group.get("recipe", self.defaults["recipe"]))
         group = {key: value for key, value in param_group.items() if key not in self._whole}
+        group = from_torch.translated(recipe, group)
         trial.check(recipe)
         groups.check_entries(recipe, group, new=True)
         group["params"] = groups.listed(group["params"])
@@ -299,7 +303,8 @@ class Optimizer(Base):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resumes from a `state_dict`, exactly.  Entries of the groups are taken from it; what an old one lacks stays.
 
-        Parameters are matched by name where both sides have names, else by their places.
+        Parameters are matched by name where both sides have names, else by their places.  One of torch.optim.Adam or AdamW
+        loads into the recipe that makes its steps ("adam", "adamw", "amsgrad").
         Raises ValueError where it belongs to another recipe (naming the slots that differ), to other shapes or groups.
         """
         checkpoint.unpack(self, state_dict)
