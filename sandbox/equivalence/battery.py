@@ -104,6 +104,8 @@ class Problem:
                 if at == t:
                     methods.write(optimizer, name, value)
             methods.write(optimizer, "lr", lr * (1.0 if method.keeps_first_rate else case.rates[(t - 1) % len(case.rates)]))
+            for state in optimizer.state.values() if method.counts_together else ():
+                state["step"].fill_(t - 1)
             try:
                 _step(method, optimizer, self._closure(method, params, t, case, shaken))
             except Exception as error:  # whatever another's optimizer raises
@@ -145,17 +147,16 @@ def _step(method: Method, optimizer: Any, closure: Callable[[], Tensor]) -> None
         optimizer.step()
 
 
-def accepted(method: Method, lr: float) -> list[str]:
-    """The names of the shapes that a method trains."""
-    names = []
+def refusals(method: Method, lr: float) -> dict[str, Exception]:
+    """The errors with which a method refuses to train a tensor, by the names of the shapes."""
+    errors: dict[str, Exception] = {}
     for name in SHAPES:
         try:
             ran = Problem([name]).run(method, CASES[0], lr, 2)
-        except Exception:
-            continue
-        if ran.failed is None:
-            names.append(name)
-    return names
+            errors |= {} if ran.failed is None else {name: ran.failed}
+        except Exception as error:
+            errors[name] = error
+    return errors
 
 
 def differences(one: Run, two: Run) -> Tensor:

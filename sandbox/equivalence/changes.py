@@ -206,6 +206,8 @@ def of(method: Method, other: Method, lr: float) -> list[Change]:
     declared = {k: v for k, v in other.numbers().items() if (mine := method.numbers().get(k)) is not None and mine != v}
     if method.recipe is None:
         return [*_options(method, declared), *changes]
+    together = dataclasses.replace(method, counts_together=True)
+    changes.append(Change("one count of steps for all tensors, those without a gradient too", "count", together))
     if declared:
         new = with_numbers(method.recipe, declared)
         text = ", ".join(f"{name} {value:g}" for name, value in declared.items())

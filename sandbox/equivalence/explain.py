@@ -44,11 +44,15 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """`changed`, one of the methods or the variant that one of them is, makes the steps of `other` with these changes."""
+    """What `changed`, one of the methods or the variant that one of them is, needs to make the steps of `other`.
+
+    unexplained: names of the cases in which they differ all the same.
+    """
 
     changed: str
     other: str
     changes: list[str]
+    unexplained: list[str]
 
 
 class Comparison:
@@ -116,18 +120,22 @@ class Comparison:
     def near(self, one: Method, two: Method, case: Case, steps: int = 3) -> bool:
         """Whether the first steps are equal at a glance: what is not is not worth a comparison."""
         a, b = (self.run(method, case, steps=steps) for method in (one, two))
-        return bool((battery.differences(a, b).nan_to_num(1.0) <= max(1e-5, 64 * self.unit)).all()) and not a.failed
+        close = battery.differences(a, b).nan_to_num(1.0) <= max(1e-5, 64 * self.unit)
+        return not (a.failed or b.failed) and bool(close.all())
 
     # -- the search --------------------------------------------------------------------------------------------------
 
     def explain(self, one: Method, two: Method, cases: list[Case], seconds: float) -> Explanation | None:
         """Returns the changes with which one of them equals the other; None where none was found in the time."""
         end = time.monotonic() + seconds
+        best: Explanation | None = None
         for changed, other in self._starts(one, two, cases):
-            found = self._search(changed, other, cases, end)
-            if found is not None:
-                return Explanation(changed.name, other.name, [change.text for change in found])
-        return None
+            made, left = self._search(changed, other, cases, end)
+            if made and (best is None or len(left) < len(best.unexplained)):
+                best = Explanation(changed.name, other.name, [change.text for change in made], left)
+            if best is not None and not best.unexplained:
+                break
+        return best
 
     def _starts(self, one: Method, two: Method, cases: list[Case]) -> Iterator[tuple[Method, Method]]:
         """What is changed, and what it is to equal; of two torch optimizers also the recipe that one of them is."""
@@ -150,19 +158,24 @@ class Comparison:
                     return base
         return None
 
-    def _search(self, method: Method, other: Method, cases: list[Case], end: float, depth: int = 3) -> list[Change] | None:
-        """Greedily by cases: what makes the first case equal that is not, then the next; two changes at once where one is not
-        enough."""
+    def _search(self, method: Method, other: Method, cases: list[Case], end: float) -> tuple[list[Change], list[str]]:
+        """Returns changes, at most three, and the cases in which they do not make the method equal.
+
+        Greedily by cases: what makes the first one equal that is not, alone or two at once, then the next.
+        """
         made: list[Change] = []
-        while (first := next((o for c in cases if not (o := self.compare(method, other, c)).equal), None)) is not None:
-            if len(made) == depth or time.monotonic() > end:
-                return None
-            best = self._best(method, other, cases, first, {c.topic for c in made}, end)
+        left: list[str] = []
+        while len(made) < 3 and time.monotonic() < end:
+            apart = [o for case in cases if case.name not in left and not (o := self.compare(method, other, case)).equal]
+            if not apart:
+                return made, left
+            best = self._best(method, other, [c for c in cases if c.name not in left], apart[0], {c.topic for c in made}, end)
             if best is None:
-                return None
+                left.append(apart[0].case.name)
+                continue
             made += best
             method = best[-1].method
-        return made
+        return made, [case.name for case in cases if not self.compare(method, other, case).equal]
 
     def _best(
         self, method: Method, other: Method, cases: list[Case], first: Outcome, topics: set[str], end: float

@@ -27,7 +27,8 @@ class Method:
 
     recipe, or else factory: a torch optimizer's class, or a function of (params, lr=…).  options: its further arguments.
     sign: of the gradients that it is shown.  missing_is_zero: whether it is shown zeros where a gradient is missing.
-    keeps_first_rate: whether it goes on with the rate of its construction.  factor: of the rates.
+    keeps_first_rate: whether it goes on with the rate of its construction.
+    counts_together: whether a recipe's tensors have one count of steps, those without a gradient too.  factor: of the rates.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Method:
     sign: float = 1.0
     missing_is_zero: bool = False
     keeps_first_rate: bool = False
+    counts_together: bool = False
     factor: float = 1.0
 
     @property
@@ -80,7 +82,8 @@ def _places(optimizer: Any, name: str) -> list[Any]:
     if name in ("beta1", "beta2") and isinstance(betas, tuple | list) and len(betas) == 2:
         return [("betas", int(name[-1]) - 1)]
     others = {"beta1": ("momentum",), "beta2": ("alpha", "rho")}.get(name, ())
-    return [key for key in (name, *others) if isinstance(group.get(key), float | int) and not isinstance(group[key], bool)][:1]
+    keys = [key for key in (name, *others) if isinstance(group.get(key), float | int) and not isinstance(group[key], bool)]
+    return [key for key in keys if not others or 0 <= group[key] < 1][:1]
 
 
 def read(optimizer: Any, name: str) -> float | None:

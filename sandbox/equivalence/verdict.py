@@ -11,6 +11,7 @@ from torch import Tensor
 from sandbox.equivalence import battery
 from sandbox.equivalence.explain import HALF, SINGLE, Comparison, Explanation, Outcome
 from sandbox.equivalence.methods import Method, resolve
+from sandbox.utils import suggest
 
 _UNITS = {battery.ULP: "float64", SINGLE: "float32", HALF: "bfloat16"}
 
@@ -59,7 +60,8 @@ class Sameness:
         if self.explanation is None:
             return "different, and no known difference explains it"
         changed, changes = self.explanation.changed, "; ".join(self.explanation.changes)
-        return f"different; {changed} equals {self.explanation.other} with: {changes}"
+        rest = f", but in: {', '.join(self.explanation.unexplained)}" if self.explanation.unexplained else ""
+        return f"different; {changed} equals {self.explanation.other} with: {changes}{rest}"
 
     def __str__(self) -> str:
         """The answer."""
@@ -109,9 +111,11 @@ def same(
     if one.name == two.name:
         two = dataclasses.replace(two, name=f"{two.name} (the second)")
     rate = lr if lr is not None else one.lr or two.lr or 1e-3
-    names = [name for name in battery.accepted(one, rate) if name in battery.accepted(two, rate)]
+    refused = {m.name: battery.refusals(m, rate) for m in (one, two)}
+    names = [name for name in battery.SHAPES if not any(name in errors for errors in refused.values())]
     if not names:
-        raise ValueError(f"{one.name} and {two.name} train no tensor of the same shape")
+        reasons = [f"{who}: {suggest.short(error)}" for who, errors in refused.items() for error in list(errors.values())[:1]]
+        raise ValueError(f"{one.name} and {two.name} train no tensor of the same shape; {'; '.join(reasons)}")
     comparison = Comparison(names, rate, steps, (one, two))
     _check_draws(comparison, one, two)
     numbers = {m.name: m.numbers() for m in (one, two)}
