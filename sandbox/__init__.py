@@ -18,6 +18,7 @@ __version__ = "1.0.0rc1"
 if TYPE_CHECKING:
     from sandbox.backends.torchscript.exported import export
     from sandbox.backends.torchscript.scripted import script
+    from sandbox.equivalence import same
     from sandbox.experiments.compare import compare
     from sandbox.experiments.inspect import inspect
     from sandbox.experiments.reports.saved import load
@@ -39,15 +40,29 @@ _NAMES = {
     "script": "sandbox.backends.torchscript.scripted",
     "compare": "sandbox.experiments.compare",
     "inspect": "sandbox.experiments.inspect",
+    "same": "sandbox.equivalence",
     "load": "sandbox.experiments.reports.saved",
     "sweep": "sandbox.experiments.sweep",
 }
 _MODULES = (
-    *("backends", "blocks", "closure_optimizers", "curvature", "datasets", "distributed", "ensemble", "experiments", "forms"),
-    *("probes", "schedules", "studies", "tasks"),
+    *("backends", "blocks", "closure_optimizers", "curvature", "datasets", "distributed", "ensemble", "equivalence"),
+    *("experiments", "forms", "probes", "schedules", "studies", "tasks"),
 )
 
-__all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "load", "script", "sweep"]
+__all__ = [
+    "Optimizer",
+    "Recipe",
+    "Task",
+    "TorchOptimizer",
+    "ablate",
+    "compare",
+    "export",
+    "inspect",
+    "load",
+    "same",
+    "script",
+    "sweep",
+]
 __all__ += _MODULES
 
 lazy.install()

@@ -14,6 +14,7 @@ from sandbox.cli.check import Check
 from sandbox.cli.compare import Compare
 from sandbox.cli.curvature import Curvature
 from sandbox.cli.report import Report
+from sandbox.cli.same import Same
 from sandbox.cli.study import Study
 from sandbox.cli.sweep import Sweep
 
@@ -27,6 +28,7 @@ Command = (
     | Annotated[Sweep, subcommand("sweep")]
     | Annotated[Calibrate, subcommand("calibrate")]
     | Annotated[Curvature, subcommand("curvature")]
+    | Annotated[Same, subcommand("same")]
     | Annotated[Study, subcommand("study")]
 )
 
