@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sandbox.experiments.runs.torch_optimizer import TorchOptimizer
     from sandbox.experiments.sweep import sweep
     from sandbox.forms.ablation import ablate
+    from sandbox.forms.source import source
     from sandbox.optimizer import Optimizer
     from sandbox.recipe import Recipe
     from sandbox.tasks import Task
@@ -40,6 +41,7 @@ _NAMES = {
     "compare": "sandbox.experiments.compare",
     "inspect": "sandbox.experiments.inspect",
     "load": "sandbox.experiments.reports.saved",
+    "source": "sandbox.forms.source",
     "sweep": "sandbox.experiments.sweep",
 }
 _MODULES = (
@@ -47,8 +49,8 @@ _MODULES = (
     *("probes", "schedules", "studies", "tasks"),
 )
 
-__all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "load", "script", "sweep"]
-__all__ += _MODULES
+__all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "load", "script"]
+__all__ += ["source", "sweep", *_MODULES]
 
 lazy.install()
 __getattr__ = lazy.attach(__name__, modules=_MODULES, names=_NAMES)

@@ -14,6 +14,7 @@ from sandbox.cli.check import Check
 from sandbox.cli.compare import Compare
 from sandbox.cli.curvature import Curvature
 from sandbox.cli.report import Report
+from sandbox.cli.source import Source
 from sandbox.cli.study import Study
 from sandbox.cli.sweep import Sweep
 
@@ -22,6 +23,7 @@ Command = (
     | Annotated[Report, subcommand("report")]
     | Annotated[Variants, subcommand("variants")]
     | Annotated[Show, subcommand("show")]
+    | Annotated[Source, subcommand("source")]
     | Annotated[Tasks, subcommand("tasks")]
     | Annotated[Check, subcommand("check")]
     | Annotated[Sweep, subcommand("sweep")]
