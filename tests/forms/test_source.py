@@ -25,7 +25,7 @@ def takes_one_gradient(name):
 
 def is_elementwise(name):
     recipe = variants.get(name)
-    return takes_one_gradient(name) and not recipe.analysis.own_layout and recipe.scope in ("parameter", "coordinate")
+    return takes_one_gradient(name) and not recipe.analysis.own_layout and recipe.scope in ("parameter", "coordinate", "channel")
 
 
 WRITTEN = [name for name in variants.names() if is_elementwise(name)]
@@ -37,6 +37,7 @@ OTHERS = {
     "schedule": (variants.get("adamw").replace(**{"moment.beta": Geometric(first=0.9, ratio=0.99)}), {}),
     "function": (variants.get("apollo").replace(**{"moment.beta": outside_blocks.decaying}), {}),
     "clipped": (variants.get("apollo").replace(gradient=(sandbox.blocks.ClipGlobalNorm(max_norm=0.5),)), {}),
+    "channel-floor": (variants.get("scale-invariant").replace(scope="channel"), {}),
     "outside": (outside_blocks.recipe().replace(curvature=outside_blocks.MeanAbsolute()), {}),
 }
 

@@ -19,6 +19,13 @@ from sandbox.forms.source.recording import Refused
 from sandbox.recipe import Recipe, describe, parts
 
 WIDTH = 120
+_CHANNEL = '''
+def {0}(x: torch.Tensor) -> torch.Tensor:
+    """Over all axes but the first; the entries of a vector stand for themselves."""
+    return x.{1}(dim=tuple(range(1, x.ndim)), keepdim=True) if x.ndim > 1 else x
+
+
+'''.lstrip()
 
 
 def source(recipe: str | Recipe, *, stored: bool = False, fixed: Sequence[str] = ()) -> str:
@@ -85,8 +92,8 @@ class File:
             for line in (set(other.lines) ^ set(self.step.lines)) & {*other.owners, *self.step.owners}:
                 owner = {**self.step.owners, **other.owners}[line]
                 raise Refused(f"{owner} chooses by the shape of a tensor, so one run of it does not show all that it does")
-        read = " ".join([*self.step.lines, *self.step.writes])
-        self.numbers = {path: name for path, name in self.names.hyperparameters.items() if re.search(rf"\b{name}\b", read)}
+        self.read = " ".join([*self.step.lines, *self.step.writes])
+        self.numbers = {path: name for path, name in self.names.hyperparameters.items() if re.search(rf"\b{name}\b", self.read)}
         self.recalled = [name for name in self.names.recalled.values() if name in self.step.used]
         self.title = class_name(recipe.name)
 
@@ -95,6 +102,8 @@ class File:
         modules = [f"import {module}" for module in sorted(self.step.imports)]
         made = f'"""Written by apollo-sandbox {sandbox.__version__}; needs torch 2.5 or newer and nothing else."""'
         lines = [made, "", *modules, "from typing import Any", "", "import torch", "", ""]
+        for function in ("channel_sum", "channel_amax", "channel_mean"):
+            lines += _CHANNEL.format(function, function.removeprefix("channel_")).splitlines() if function in self.read else []
         lines += [f"class {self.title}(torch.optim.Optimizer):", *self._docstring(), ""]
         lines += [*self._init(), "", *self._loop(), "", *self._update()]
         return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -234,6 +243,9 @@ class File:
         value = parts.value_at(self.recipe, slot).initial(state) if slot not in ("direction", "gradient") else 0.0
         if kind == ELEMENT or (kind == SCOPE and self.recipe.scope == "coordinate"):
             start = "torch.zeros_like(p, dtype=wide)" if not value else f"torch.full_like(p, {literal(value)}, dtype=wide)"
+        elif kind == SCOPE and self.recipe.scope == "channel":
+            shape = "p.shape[:1] + (1,) * (p.ndim - 1)"
+            start = f"torch.full({shape}, {literal(float(value))}, dtype=wide, device=p.device)"
         else:
             start = f"torch.full((), {literal(float(value))}, dtype=wide, device=p.device)"
         return start

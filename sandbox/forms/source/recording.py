@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from sandbox.blocks import Block
+from sandbox.blocks import Block, scope
 from sandbox.utils.private_torch import pytree
 
 # Files of this package that compute nothing of their own: a call is that of whoever called them.
@@ -106,10 +106,10 @@ class Recorder(TorchFunctionMode):
 
     def call(self, op: str, *args: Tensor, result: Tensor) -> Tensor:
         """Notes a call of a function that the file defines itself."""
-        node = Node(op, None, tuple(map(self.node, args)), {}, _site(), False, result)
+        node = Node(op, None, tuple(map(self.node, args)), {}, _site(), False, result.clone())
         self.nodes.append(node)
-        self.put(result, node)
-        return result
+        self.put(node.value, node)
+        return node.value
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, op = kwargs or {}, getattr(func, "__name__", str(func))
@@ -157,6 +157,25 @@ class Recorder(TorchFunctionMode):
 
     def _refuse(self, why: str) -> NoReturn:
         raise Refused(f"{_caller()} {why}, so one run of it does not show all that it does")
+
+
+class Channels(scope.Channel):
+    """The scope "channel", whose sums the file does by functions of its own: a vector's are its entries."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over all axes but the first."""
+        return self.recorder.call("channel_sum", x, result=super().sum(x))
+
+    def amax(self, x: Tensor) -> Tensor:
+        """Maximum over all axes but the first."""
+        return self.recorder.call("channel_amax", x, result=super().amax(x))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean over all axes but the first."""
+        return self.recorder.call("channel_mean", x, result=super().mean(x))
 
 
 def _frames() -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sandbox.blocks import Flow, scope
 from sandbox.forms.source.expressions import Writer, names_of
-from sandbox.forms.source.recording import Node, Recorder
+from sandbox.forms.source.recording import Channels, Node, Recorder
 from sandbox.recipe import Recipe, kernel, parts, pure
 
 # What the flow of a step calls a value, and what the file calls it.
@@ -150,9 +150,8 @@ class _Recording:
             seen: list[Flow] = []
             prepared = kernel.evaluate(recipe, t, lr, last)
             vars(prepared.recipe)["analysis"] = vars(prepared.recipe_old)["analysis"] = analysis
-            new, after = kernel.advance(
-                prepared, state, theta, g, scope.OneTensor(), scope.of_tensor(recipe.scope), norm, observe=seen.append
-            )
+            within = Channels(recorder) if recipe.scope == "channel" else scope.of_tensor(recipe.scope)
+            new, after = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, observe=seen.append)
             applied = {name: recorder.node(value) for name, value in prepared.applied.items() if name in names.recalled}
         self.outputs = {name: recorder.node(value) for name, value in new.items()}
         self.theta, self.applied = recorder.node(after), applied
