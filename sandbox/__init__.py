@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sandbox.experiments.runs.torch_optimizer import TorchOptimizer
     from sandbox.experiments.sweep import sweep
     from sandbox.forms.ablation import ablate
+    from sandbox.forms.source import source
     from sandbox.optimizer import Optimizer
     from sandbox.recipe import Recipe
     from sandbox.tasks import Task
@@ -42,6 +43,7 @@ _NAMES = {
     "inspect": "sandbox.experiments.inspect",
     "same": "sandbox.equivalence",
     "load": "sandbox.experiments.reports.saved",
+    "source": "sandbox.forms.source",
     "sweep": "sandbox.experiments.sweep",
 }
 _MODULES = (
@@ -49,21 +51,8 @@ _MODULES = (
     *("experiments", "forms", "probes", "schedules", "studies", "tasks"),
 )
 
-__all__ = [
-    "Optimizer",
-    "Recipe",
-    "Task",
-    "TorchOptimizer",
-    "ablate",
-    "compare",
-    "export",
-    "inspect",
-    "load",
-    "same",
-    "script",
-    "sweep",
-]
-__all__ += _MODULES
+__all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "load", "same", "script"]
+__all__ += ["source", "sweep", *_MODULES]
 
 lazy.install()
 __getattr__ = lazy.attach(__name__, modules=_MODULES, names=_NAMES)

@@ -15,6 +15,7 @@ from sandbox.cli.compare import Compare
 from sandbox.cli.curvature import Curvature
 from sandbox.cli.report import Report
 from sandbox.cli.same import Same
+from sandbox.cli.source import Source
 from sandbox.cli.study import Study
 from sandbox.cli.sweep import Sweep
 
@@ -23,6 +24,7 @@ Command = (
     | Annotated[Report, subcommand("report")]
     | Annotated[Variants, subcommand("variants")]
     | Annotated[Show, subcommand("show")]
+    | Annotated[Source, subcommand("source")]
     | Annotated[Tasks, subcommand("tasks")]
     | Annotated[Check, subcommand("check")]
     | Annotated[Sweep, subcommand("sweep")]

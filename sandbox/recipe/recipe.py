@@ -287,6 +287,12 @@ class Recipe:
         states = [{**s, analysis.AGAIN: g.to(s[analysis.AGAIN].dtype)} for s, g in pairs]
         return pytree.tree_unflatten(states, spec)
 
+    def source(self, **options: Any) -> str:
+        """This recipe as one Python file that imports torch only; see `sandbox.source`."""
+        import sandbox
+
+        return sandbox.source(self, **options)
+
     def __getstate__(self) -> dict[str, Any]:
         # without what has been worked out from them
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
