@@ -11,7 +11,8 @@ import torch
 import sandbox
 import variants
 from sandbox.blocks import ELEMENT, Curvature, Geometric, Rectifier, block
-from sandbox.forms.source import from_file, source, to_file
+from sandbox.forms.source import source
+from sandbox.optimizer.source_state import from_file, to_file
 from tests import outside_blocks
 from tests.forms import runner
 

@@ -35,7 +35,7 @@ def source(recipe: str | Recipe, *, stored: bool = False, fixed: Sequence[str] =
     stored: keep the previous direction d as a state, one number per coordinate, instead of recalling it.
     fixed: hyperparameters, by dotted name, that will not change during a run, "lr" among them; those with which d is recalled
         are then not kept in the state.
-    The file's numbers are defaults of its class; `sandbox.forms.source.to_file` and `from_file` convert checkpoints.
+    The file's numbers are defaults of its class; `sandbox.optimizer.source_state` converts checkpoints.
     Raises ValueError, naming the block, for a step that one run does not show, and for what needs more than one gradient.
     """
     return File(recipe, stored=stored, fixed=fixed).text()
