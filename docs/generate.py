@@ -28,6 +28,7 @@ MODULES = (
         "sandbox.equivalence",
         "sandbox.experiments.callbacks",
         "sandbox.forms.toml",
+        "sandbox.integrations",
         "sandbox.probes",
         "sandbox.schedules",
     ),
