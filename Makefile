@@ -37,7 +37,7 @@ tests-in-minutes: $(STAMP)
 	$(PYTEST) -m "not slow" --hypothesis-profile=ci
 
 test-all: $(STAMP) lint  ## the long tests too
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[theory,cluster,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[theory,cluster,docs,trainers]'
 	$(PYTEST)
 
 notebooks: $(STAMP)  ## run the notebooks and save their outputs

@@ -23,8 +23,8 @@ import rooms
 
 MODULES = (
     *("sandbox", "sandbox.backends", "sandbox.blocks", "sandbox.closure_optimizers", "sandbox.curvature", "sandbox.datasets"),
-    *("sandbox.ensemble", "sandbox.equivalence", "sandbox.experiments.callbacks", "sandbox.forms.toml", "sandbox.probes"),
-    *("sandbox.optimizer.source_state", "sandbox.schedules"),
+    *("sandbox.ensemble", "sandbox.equivalence", "sandbox.experiments.callbacks", "sandbox.forms.toml"),
+    *("sandbox.integrations", "sandbox.optimizer.source_state", "sandbox.probes", "sandbox.schedules"),
     *("sandbox.studies", "sandbox.tasks", "theory_checks", "theory_checks.problems", "theory_checks.claims.coupling"),
     *("theory_checks.claims.nonconvex", "theory_checks.claims.regret", "theory_checks.claims.scale_invariance"),
     *("theory_checks.claims.weak_secant", "theory_checks.claims.momentum_worst_case", "theory_checks.open_questions.questions"),

@@ -48,7 +48,7 @@ _NAMES = {
 }
 _MODULES = (
     *("backends", "blocks", "closure_optimizers", "curvature", "datasets", "distributed", "ensemble", "equivalence"),
-    *("experiments", "forms", "probes", "schedules", "studies", "tasks"),
+    *("experiments", "forms", "integrations", "probes", "schedules", "studies", "tasks"),
 )
 
 __all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "load", "same", "script"]

@@ -19,7 +19,7 @@ PAGES = {
 }
 # Pages that train or check for more than a second.
 SLOW = (
-    *("README.md", "docs/experiments.md", "docs/how-to/export.md", "docs/how-to/tune.md"),
+    *("README.md", "docs/experiments.md", "docs/how-to/export.md", "docs/how-to/own-loop.md", "docs/how-to/tune.md"),
     *(f"docs/tutorials/{name}.md" for name in ("curvature", "first-comparison", "own-network", "theorem")),
 )
 # What a page takes for granted, and names of its own.
@@ -30,7 +30,22 @@ from torch.nn.functional import cross_entropy
 network, X, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.zeros(8, dtype=torch.long)
 optimizer = sandbox.Optimizer(network.parameters(), "apollo")
 """,
+    "docs/how-to/own-loop.md": """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+sizes = {"vocab_size": 50, "n_positions": 8, "n_embd": 16, "n_layer": 1, "n_head": 2}
+model = GPT2LMHeadModel(GPT2Config(**sizes, attn_implementation="eager"))
+rows = [{"input_ids": torch.arange(k, k + 8), "labels": torch.arange(k, k + 8)} for k in range(16)]
+arguments = TrainingArguments(
+    ".", max_steps=3, learning_rate=0.01, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", max_grad_norm=0
+)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.zeros(32, dtype=torch.long))
+batches = torch.utils.data.DataLoader(data, 8)
+quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+""",
 }
+# Pages that need packages of the extra `trainers`.
+NEEDS = {"docs/how-to/own-loop.md": ("transformers", "lightning", "accelerate")}
 # These need a cluster; tests/experiments/test_cluster.py runs dask and submitit on this machine.
 COMPILED_ONLY = ("docs/cluster.md",)
 
@@ -52,6 +67,8 @@ def test_python_runs(page, tmp_path, monkeypatch):
     if page in COMPILED_ONLY:
         ast.parse(code)
         return
+    for package in NEEDS.get(page, ()):
+        pytest.importorskip(package, exc_type=Exception)  # also where it cannot be imported, as beside a broken torchvision
     name = "snippets_of_" + re.sub(r"\W", "_", page)
     file = tmp_path / f"{name}.py"
     file.write_text(SETUP.get(page, "") + code)
