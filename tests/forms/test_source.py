@@ -97,7 +97,20 @@ def test_a_file_is_short_and_has_its_numbers_as_defaults(name, tmp_path):
     assert str(recipe).splitlines()[0].partition(":")[0] in cls.__doc__
 
 
-CLEAN = ["apollow", "adamw", "mars-adamw", "radam", "belief", "frozen", "channel-secant", "muon", "zhu", "sm3", "shampoo"]
+CLEAN = [
+    "apollow",
+    "adamw",
+    "mars-adamw",
+    "radam",
+    "belief",
+    "frozen",
+    "channel-secant",
+    "muon",
+    "zhu",
+    "sm3",
+    "shampoo",
+    "sophia-h",
+]
 
 
 def checked(folder, *command):
@@ -132,6 +145,45 @@ def test_options_leave_out_what_a_run_does_not_need():
     assert "d_old.copy_(d)" in source("apollo", stored=True)
     with pytest.raises(ValueError, match=r"fixed must name some of lr, rectifier\.sigma, got 'rectifier.sgima'"):
         source("apollo", fixed=("rectifier.sgima",))
+
+
+@pytest.mark.parametrize("name", ["adahessian", "sophia-h"])
+def test_a_file_of_second_order_takes_products_from_the_loss(name, tmp_path):
+    """Of a loss whose Hessian is diagonal, z ⊙ Hz is that diagonal whatever z is drawn."""
+    cls = load(source(name), tmp_path)
+
+    def train(make):
+        params = runner.parameters()
+        optimizer = make(params)
+        for k in range(30):
+            runner.moved(optimizer, 0.05, k)
+            shift = 0.1 * (k % 5)
+            loss = optimizer.step(lambda s=shift: sum(((p - s) ** 4 + p.square()).sum() for p in params))
+            assert not loss.requires_grad
+        return torch.cat([p.detach().reshape(-1) for p in params])
+
+    expected = train(lambda params: sandbox.Optimizer(params, name, backend="reference"))
+    # rounding in float64, amplified by 30 steps
+    torch.testing.assert_close(train(cls), expected, rtol=1e-10, atol=1e-12)
+    with pytest.raises(RuntimeError, match=r"needs step\(closure\)"):
+        cls(runner.parameters()).step()
+
+
+@pytest.mark.parametrize("name", ["apollo", "muon", "shampoo"])
+def test_a_file_computes_in_the_precisions_of_the_optimizer(name, tmp_path):
+    cls = load(source(name), tmp_path)
+
+    def train(make):
+        params = [torch.nn.Parameter(p.detach().float()) for p in runner.parameters()]
+        optimizer = make(params)
+        for k in range(5):
+            runner.gradients(params, k)
+            optimizer.step()
+        return torch.cat([p.detach().reshape(-1) for p in params])
+
+    expected = train(lambda params: sandbox.Optimizer(params, name, backend="reference"))
+    # five steps in float32; numbers of a step are rounded to it after other operations
+    torch.testing.assert_close(train(cls), expected, rtol=1e-5, atol=1e-6)
 
 
 @block

@@ -26,6 +26,26 @@ def {0}(x: torch.Tensor) -> torch.Tensor:
 
 
 '''.lstrip()
+_SECOND_ORDER = '''
+@torch.no_grad()
+def step(self, closure: Any = None) -> Any:
+    """Makes one step.  The closure returns the loss and leaves backward() to the step, which sets p.grad."""
+    if closure is None:
+        raise RuntimeError("{0} needs step(closure), and a closure that returns the loss")
+    params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+    with torch.enable_grad():
+        loss = closure()
+        grads = torch.autograd.grad(loss, params, create_graph=True, allow_unused=True)
+    # z = ±1 with equal odds;  Hz = ∇(gᵀz)
+    z = [2 * torch.randint(0, 2, p.shape, device=p.device).to(p.dtype) - 1 for p in params]
+    live = [(g, v) for g, v in zip(grads, z, strict=True) if g is not None and g.requires_grad]
+    gs, zs = zip(*live, strict=True)
+    Hz = torch.autograd.grad(gs, params, zs, allow_unused=True, materialize_grads=True)
+    for p, g in zip(params, grads, strict=True):
+        p.grad = None if g is None else g.detach()
+    products = dict(zip(params, zip(z, Hz, strict=True), strict=True))
+    loss = loss.detach()
+'''
 
 
 def source(recipe: str | Recipe, *, stored: bool = False, fixed: Sequence[str] = ()) -> str:
@@ -44,7 +64,7 @@ def source(recipe: str | Recipe, *, stored: bool = False, fixed: Sequence[str] =
 def roles_of(recipe: Recipe, *, stored: bool, fixed: Sequence[str]) -> list[Role]:
     """The role of all tensors, or those of matrices and of vectors.  Raises Refused for what no file does."""
     analysis = recipe.analysis
-    if analysis.second_gradient or analysis.inputs or analysis.needs_rows:
+    if analysis.second_gradient or analysis.needs_rows or set(analysis.inputs) - {"hessian"}:
         needs = ", ".join(analysis.inputs) or "a second gradient of each batch"
         raise Refused(f"{_blamed(recipe, ('again', *analysis.inputs))} takes more than a gradient: {needs}")
     matrices, vectors = recipe.of(torch.empty(2, 2)), recipe.of(torch.empty(2))
@@ -168,13 +188,15 @@ class File:
                 with torch.enable_grad():
                     loss = None if closure is None else closure()
         """
+        if "hessian" in self.recipe.analysis.inputs:
+            head, passed = _SECOND_ORDER.format(self.title), f"{passed}, *products[p]"
         if self.recipe.scope == "global":
             return [*_indented(head, 4), *norm, *_indented(self._cohorts(passed.replace("p,", "params,")), 8)]
         loop = """
                 for group in self.param_groups:
                     for p in group["params"]:
                         if p.grad is not None:
-        """
+        """.replace("None:", "None and p in products:" if "hessian" in self.recipe.analysis.inputs else "None:")
         calls = [f"                    self.{self.roles[0].method}({passed})"]
         if len(self.roles) > 1:
             limit = self.roles[0].recipe.basis.limit

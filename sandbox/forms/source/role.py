@@ -64,6 +64,8 @@ class Role:
         states = {text: self.recipe.analysis.state_kinds[name] for name, text in self.names.states.items()}
         taken = "params: list[torch.Tensor]" if together else "p: torch.Tensor"
         extra = ", grad_norm: Any" if self.recipe.analysis.needs_norm else ""
+        if "hessian" in self.recipe.analysis.inputs:
+            extra += ", z: torch.Tensor, Hz: torch.Tensor"
         what = "several tensors, which share their scalars" if together else f"one {self.kind}"
         begun = [
             "if not state:",
@@ -98,7 +100,9 @@ class Role:
         if self.recalled:
             lines += assigned("", self.recalled, [f'state["{name}"].item()' for name in self.recalled])
         shape = ".reshape(rows, -1)" if matrix else ""
-        lines += [f"theta, g = p.to(wide){shape}, p.grad.to(wide){shape}", "", *self.step.lines, ""]
+        lines += [f"theta, g = p.to(wide){shape}, p.grad.to(wide){shape}"]
+        lines += ["z, Hz = z.to(wide), Hz.to(wide)"] if "Hz" in self.step.used else []
+        lines += ["", *self.step.lines, ""]
         back = (lambda line: re.sub(r"^p\.copy_\((.*)\)$", r"p.copy_((\1).view_as(p))", line)) if matrix else str
         return [*lines, *map(back, self.step.writes)]
 

@@ -156,12 +156,16 @@ class _Recording:
                 filled = torch.full(pure.state_shape(recipe, kind, theta), 0.5 + place, dtype=theta.dtype)
                 state[name] = recorder.leaf(filled, names.states[name], host=False)
             norm = recorder.leaf(_number(2.0), "grad_norm", host=False) if analysis.needs_norm else None
+            inputs = None
+            if "hessian" in analysis.inputs:
+                z, Hz = (recorder.leaf(torch.full_like(theta, v), n, host=False) for v, n in ((1.0, "z"), (0.7, "Hz")))
+                inputs = {"hessian": recipe.curvature.hessian(z, Hz)}
             seen: list[Flow] = []
             prepared = kernel.evaluate(recipe, t, lr, last)
             vars(prepared.recipe)["analysis"] = vars(prepared.recipe_old)["analysis"] = analysis
             within = Channels(recorder) if recipe.scope == "channel" else scope.of_tensor(recipe.scope)
             tensor = Apart() if recipe.scope == "global" else scope.OneTensor()
-            new, after = kernel.advance(prepared, state, theta, g, tensor, within, norm, observe=seen.append)
+            new, after = kernel.advance(prepared, state, theta, g, tensor, within, norm, inputs, seen.append)
             applied = {name: recorder.node(value) for name, value in prepared.applied.items() if name in names.recalled}
         self.together, self.kept = recipe.scope == "global", list(names.recalled.values())
         self.outputs = {name: recorder.node(value) for name, value in new.items()}
