@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.forms import lookup
 from sandbox.forms.source import file
+from sandbox.forms.source.role import Role
 from sandbox.optimizer import groups
 from sandbox.recipe import Recipe
 
@@ -21,15 +21,17 @@ def to_file(recipe: str | Recipe, state_dict: StateDict, *, fixed: Sequence[str]
 
     Steps go on as they would have.  Raises ValueError for a recipe that no file can hold.
     """
-    names, states, recalled = _names(recipe, fixed)
+    written = file.File(recipe, fixed=fixed)
+    entries = _entries(written)
     new_groups = []
     for group in state_dict["param_groups"]:
-        values = {names[key]: value for key, value in group.items() if key in names}
+        values = {entries[key]: value for key, value in group.items() if key in entries}
         new_groups.append({"params": group["params"], **_paired(values)})
     new_states = {}
     for key, state in state_dict["state"].items():
-        kept = {text: state[name].clone() for name, text in states.items()}
-        numbers = {text: state[name].to(torch.float64).clone() for name, text in recalled.items()}
+        role = next(role for role in _largest_first(written) if set(role.names.states) <= set(state))
+        kept = {text: state[name].clone() for name, text in role.names.states.items()}
+        numbers = {text: state[name].to(torch.float64).clone() for name, text in _recalled(role).items()}
         new_states[key] = {"step": state["step"].to(torch.float32), **kept, **numbers}
     return {"state": new_states, "param_groups": new_groups}
 
@@ -39,34 +41,46 @@ def from_file(recipe: str | Recipe, state_dict: StateDict, *, fixed: Sequence[st
 
     Every tensor must have made a step in the file's class, which makes a tensor's state at its first one.
     """
-    recipe = lookup.recipe(recipe)
-    names, states, recalled = _names(recipe, fixed)
-    paths = {"lr": "lr", **groups.paths(recipe)}
-    new_groups: list[dict[str, Any]] = []
-    by_key: dict[Any, dict[str, Any]] = {}
+    written = file.File(recipe, fixed=fixed)
+    recipe, entries = written.recipe, _entries(written)
+    new_groups = []
+    group_of: dict[Any, dict[str, Any]] = {}
     for group in state_dict["param_groups"]:
         single = {**group, **dict(zip(("beta1", "beta2"), group.get("betas", ()), strict=False))}
-        values = {key: single[text] for key, text in names.items() if text in single}
+        values = {key: single[text] for key, text in entries.items() if text in single}
         structure = {**recipe.structure(), "lr": "number"}
         new_groups.append({"params": group["params"], **values, "recipe": {"name": recipe.name, **structure}})
-        now = {path: values.get(key, recipe.hyperparameters().get(path)) for key, path in paths.items()}
-        by_key |= dict.fromkeys(group["params"], now)
+        group_of |= dict.fromkeys(group["params"], single)
     new_states = {}
     for key, state in state_dict["state"].items():
-        numbers = {name: _number(by_key[key][name]) for name in ("lr", *recipe.analysis.recalled)}
-        numbers |= {name: state[text].to(torch.float64) for name, text in recalled.items()}
-        kept = {name: state[text].clone() for name, text in states.items()}
+        role = next(role for role in _largest_first(written) if set(role.names.states.values()) <= set(state))
+        single, defaults = group_of[key], role.recipe.hyperparameters()
+        numbers = {"lr": _number(role.ratio * single["lr"])}
+        for name in role.recipe.analysis.recalled:
+            numbers[name] = _number(single.get(role.prefix + role.numbers.get(name, ""), defaults.get(name)))
+        numbers |= {name: state[text].to(torch.float64) for name, text in _recalled(role).items()}
+        kept = {name: state[text].clone() for name, text in role.names.states.items()}
         new_states[key] = {"step": state["step"].to(torch.float64), **numbers, **kept}
     return {"state": new_states, "param_groups": new_groups}
 
 
-def _names(recipe: str | Recipe, fixed: Sequence[str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """What the file calls the entries of a group, the states, and the numbers of the last step that it keeps."""
-    written = file.File(recipe, fixed=fixed)
-    paths = groups.paths(written.recipe)
-    entries = {"lr": "lr", **{key: written.numbers[path] for key, path in paths.items() if path in written.numbers}}
-    recalled = {name: text for name, text in written.names.recalled.items() if text in written.recalled}
-    return entries, written.names.states, recalled
+def _largest_first(written: file.File) -> list[Role]:
+    return sorted(written.roles, key=lambda role: -len(role.names.states))
+
+
+def _entries(written: file.File) -> dict[str, str]:
+    """The entries of a group of `sandbox.Optimizer`, and what the file calls them; the pair of β by its two parts."""
+    entries, paths = {"lr": "lr"}, {path: key for key, path in groups.paths(written.recipe).items()}
+    for role in written.roles:
+        for path, name in role.numbers.items():
+            # of a role of its own: the path with the role's name before it
+            own = [whole for whole in paths if (whole.endswith(f".{path}") if role.prefix else whole == path)]
+            entries |= {paths[whole]: role.prefix + name for whole in own}
+    return entries
+
+
+def _recalled(role: Role) -> dict[str, str]:
+    return {name: text for name, text in role.names.recalled.items() if text in role.recalled}
 
 
 def _paired(values: dict[str, Any]) -> dict[str, Any]:

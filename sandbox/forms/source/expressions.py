@@ -78,7 +78,7 @@ class Writer:
             return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
         if value.op == "constant" or (value.op == "leaf" and value.name in self.zero):
             return _first(value.value)
-        if value.host and value.op != "leaf" and all(self.constant(n) is not None for n in value.inputs()):
+        if value.host and value.op not in ("leaf", "count") and all(self.constant(n) is not None for n in value.inputs()):
             return _first(value.value)
         return None
 
@@ -106,6 +106,8 @@ class Writer:
             return f"({text})" if text.startswith("-") and rank > _NEGATIVE else text
         if isinstance(value, slice):
             return ":".join("" if v is None else self.text(v) for v in (value.start, value.stop))
+        if isinstance(value, torch.device) or value is torch.float32:
+            return "theta.device" if isinstance(value, torch.device) else "theta.dtype"
         if not isinstance(value, Node):
             return "..." if value is Ellipsis else repr(value)
         if value.name:
@@ -130,6 +132,8 @@ class Writer:
         if op == "getitem":
             index = a[1] if isinstance(a[1], tuple) else (a[1],)
             return f"{self.text(a[0], _ATOM)}[{', '.join(map(self.text, index))}]", _ATOM
+        if op == "count":
+            return a[0], _ATOM
         if op == "part":
             return f"{self.text(a[0], _ATOM)}[{a[1]}]", _ATOM
         return self._host(op, node) if node.host else self._call(op, node)
@@ -138,9 +142,12 @@ class Writer:
         if host and sign in "&|":
             sign = "and" if sign == "&" else "or"
         rank = _RANK.get(sign, _COMPARISON)
-        power, strict = sign == "**", sign in ("-", "/", "@", "%") or sign not in _RANK
+        if sign == "*" and self.constant(args[1]) is not None and self.constant(args[0]) is None:
+            args = args[1], args[0]
+        power = sign == "**"
+        # (a + b) + c and a + (b + c) are rounded otherwise: what stands on the right keeps its brackets
         left = self.text(args[0], rank + power if sign in _RANK else rank + 1)
-        right = self.text(args[1], _NEGATIVE if power else rank + strict)
+        right = self.text(args[1], _NEGATIVE if power else rank + 1)
         both = f"{left}{sign}{right}" if power and all(map(_simple, (left, right))) else f"{left} {sign} {right}"
         return both, rank
 
@@ -200,6 +207,7 @@ class Writer:
         if method and op not in ("where", "maximum", "minimum"):
             return f"{self.text(a[0], _ATOM)}.{op}({', '.join([*given[1:], *named])})", _ATOM
         for path, module in _MODULES.items():
+            op = op.removeprefix(f"{path.rpartition('.')[2]}_")
             if hasattr(module, op):
                 return f"{path}.{op}({', '.join([*given, *named])})", _ATOM
         raise Refused(f"{op} is no function of torch that a file can name")

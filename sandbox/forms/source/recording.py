@@ -77,9 +77,11 @@ class Node:
 class Recorder(TorchFunctionMode):
     """While active, notes every call of torch in `nodes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
+        self.shape = shape  # of the tensor whose step it is
         self.nodes: list[Node] = []
+        self._ones: dict[int, Tensor] = {}  # made by ones_like
         self._of: dict[int, Node] = {}
         self._alive: list[Any] = []  # so that no two tensors have the same id
         self._conditions: dict[Any, Node] = {}
@@ -134,13 +136,30 @@ class Recorder(TorchFunctionMode):
 
     def _put_result(self, op: str, func: Any, args: Any, kwargs: Any, result: Tensor) -> None:
         first: Any = args[0] if args else None
+        if op == "ones_like":
+            self._ones[id(result)] = result
+        if op == "sum" and id(first) in self._ones and len(args) == 1 and not kwargs:
+            self.put(result, self._count(tuple(first.shape), result))
+            return
         if op in _FILLED or op in ("full_like", "full"):
             value = _FILLED.get(op, args[1] if len(args) > 1 else kwargs.get("fill_value"))
             self.put(result, self.node(value))
-        elif op in _SAME or (op in _RESHAPING and (result.shape == first.shape or self.node(first).host)):
+        elif (op in _SAME and (not isinstance(first, Tensor) or first.dtype == result.dtype)) or (
+            op in _RESHAPING and (result.shape == first.shape or self.node(first).host)
+        ):
             self.put(result, self.node(first))
         else:
             self.put(result, self._note(op, func, args, kwargs, result))
+
+    def _count(self, shape: tuple[int, ...], result: Tensor) -> Node:
+        """How many entries a shape has, by that of the step's tensor."""
+        rows, columns = (*self.shape, None, None)[:2]
+        places = {(rows, 1): "theta.shape[0]", (1, columns): "theta.shape[1]", self.shape: "theta.numel()"}
+        if shape not in places:
+            self._refuse("counts the entries of a shape of its own")
+        node = Node("count", None, (places[shape],), {}, _site(), True, result)
+        self.nodes.append(node)
+        return node
 
     def _note(self, op: str, func: Any, args: Any, kwargs: Any, result: Any) -> Node:
         given, named = pytree.tree_map(lambda v: self.node(v) if isinstance(v, Tensor) else v, (tuple(args), kwargs))
@@ -176,6 +195,16 @@ class Channels(scope.Channel):
     def mean(self, x: Tensor) -> Tensor:
         """Mean over all axes but the first."""
         return self.recorder.call("channel_mean", x, result=super().mean(x))
+
+
+class Apart(scope.OneTensor):
+    """Each tensor's own scope, where several are one vector: a file does not take them apart."""
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Refuses."""
+        raise Refused(f"{_caller()} sums over each tensor, under a scope of all tensors")
+
+    amax = mean = sum
 
 
 def _frames() -> Any:
@@ -232,7 +261,8 @@ def _statement(file: str, line: int) -> Site | None:
         if isinstance(to, ast.Subscript) and isinstance(to.slice, ast.Constant):
             target = str(to.slice.value)
         else:
-            target = getattr(to, "id", getattr(to, "attr", ""))
+            each = to.elts if isinstance(to, ast.Tuple) else [to]
+            target = ", ".join(getattr(name, "id", getattr(name, "attr", "")) for name in each)
     above = found.lineno - 2
     while above >= 0 and lines[above].strip().startswith("#"):
         comment.insert(0, lines[above].strip())

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from sandbox.blocks import Flow, scope
 from sandbox.forms.source.expressions import Writer, names_of
-from sandbox.forms.source.recording import Channels, Node, Recorder
+from sandbox.forms.source.loops import Line, Statement, folded, written
+from sandbox.forms.source.recording import Apart, Channels, Node, Recorder, Refused
 from sandbox.recipe import Recipe, kernel, parts, pure
 
 # What the flow of a step calls a value, and what the file calls it.
@@ -95,16 +96,21 @@ def _default(recipe: Recipe, path: str) -> Any:
 
 @dataclasses.dataclass
 class Step:
-    """The lines that compute one tensor's step, and those that write it.
+    """What computes one tensor's step, numbers first, and the lines that write it.
 
-    owners: which block a line is of.  used: the names of leaves that they read.  imports: modules beside torch.
+    used: the names of leaves that they read.  imports: modules beside torch.
     """
 
-    lines: list[str]
-    owners: dict[str, str]
+    numbers: list[Line]
+    tensors: list[Line]
     writes: list[str]
     used: set[str]
     imports: set[str]
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines before those that write."""
+        return [line.text for line in (*self.numbers, *([Line("", "")] if self.numbers else []), *self.tensors)]
 
 
 def step_of(recipe: Recipe, names: Names, fixed: Sequence[str], shape: tuple[int, ...] = (4, 3)) -> Step:
@@ -112,7 +118,7 @@ def step_of(recipe: Recipe, names: Names, fixed: Sequence[str], shape: tuple[int
 
     Raises Refused for a block that one run does not show.
     """
-    theta = torch.linspace(-1.0, 1.3, max(torch.Size(shape).numel(), 1), dtype=torch.float64).reshape(shape)
+    theta = torch.linspace(-1.0, 1.3, max(torch.Size(shape).numel(), 1), dtype=torch.float32).reshape(shape)
     recording = _Recording(recipe, names, fixed, theta)
     writer = Writer({names.hyperparameters.get(path, path) for path in names.off}, theta)
     return _Statements(recording, writer).step(names)
@@ -122,7 +128,10 @@ class _Recording:
     """A recipe's step with hyperparameters, t and rates as leaves.  given: what blocks call a value; outputs: states and θ."""
 
     def __init__(self, recipe: Recipe, names: Names, fixed: Sequence[str], theta: Tensor) -> None:
-        self.recorder = recorder = Recorder()
+        for path, block in recipe.blocks():
+            if len({float(block.due(float(t))) for t in range(1, 500)}) > 1:
+                raise Refused(f"block {type(block).__name__} in slot {path.partition('.')[0]!r} works at some steps only")
+        self.recorder = recorder = Recorder(tuple(theta.shape))
         values, analysis = recipe.hyperparameters(), recipe.analysis
         with recorder:
             named = {path: names.hyperparameters.get(path, path if path in names.off else "lr") for path in values}
@@ -147,12 +156,18 @@ class _Recording:
                 filled = torch.full(pure.state_shape(recipe, kind, theta), 0.5 + place, dtype=theta.dtype)
                 state[name] = recorder.leaf(filled, names.states[name], host=False)
             norm = recorder.leaf(_number(2.0), "grad_norm", host=False) if analysis.needs_norm else None
+            inputs = None
+            if "hessian" in analysis.inputs:
+                z, Hz = (recorder.leaf(torch.full_like(theta, v), n, host=False) for v, n in ((1.0, "z"), (0.7, "Hz")))
+                inputs = {"hessian": recipe.curvature.hessian(z, Hz)}
             seen: list[Flow] = []
             prepared = kernel.evaluate(recipe, t, lr, last)
             vars(prepared.recipe)["analysis"] = vars(prepared.recipe_old)["analysis"] = analysis
             within = Channels(recorder) if recipe.scope == "channel" else scope.of_tensor(recipe.scope)
-            new, after = kernel.advance(prepared, state, theta, g, scope.OneTensor(), within, norm, observe=seen.append)
+            tensor = Apart() if recipe.scope == "global" else scope.OneTensor()
+            new, after = kernel.advance(prepared, state, theta, g, tensor, within, norm, inputs, seen.append)
             applied = {name: recorder.node(value) for name, value in prepared.applied.items() if name in names.recalled}
+        self.together, self.kept = recipe.scope == "global", list(names.recalled.values())
         self.outputs = {name: recorder.node(value) for name, value in new.items()}
         self.theta, self.applied = recorder.node(after), applied
         self.given: dict[Node, str] = {}
@@ -191,6 +206,8 @@ class _Statements:
                 todo.append(source)
         self.order = [node for node in recording.recorder.nodes if node in live]
         self.used = {str(node.name) for node in live if node.op == "leaf"}
+        if recording.together:  # tensors whose last step was another one do not share a scalar
+            self.used |= set(recording.kept)
         self.taken = _RESERVED | self.used | set(writer.zero)
 
     def _plain(self, node: Node) -> Node:
@@ -205,10 +222,9 @@ class _Statements:
     def step(self, names: Names) -> Step:
         """The statements in order, numbers of the step first."""
         self.taken |= set(names.states.values())
-        numbers: list[str] = []
-        tensors: list[str] = []
-        owners: dict[str, str] = {}
-        told, slot, computed, begun = set[str](), "", dict[str, str](), 0
+        numbers: list[Statement] = []
+        tensors: list[Statement] = []
+        told, slot, computed = set[str](), "", dict[str, str]()
         for node in self.order:
             if self._inside(node) or node is self.recording.theta:
                 continue
@@ -217,23 +233,32 @@ class _Statements:
                 node.name = computed[body]
                 continue
             lines = numbers if node.host else tensors
-            if not node.host and node.site and node.site.slot != slot:
-                # a paragraph of at least nine lines for slots that follow each other
-                if len(tensors) - begun >= 9:
-                    tensors.append("")
-                    begun = len(tensors)
-                slot = node.site.slot
-            node.name = computed[body] = self._fresh(self._wanted(node, names))
+            begins = not node.host and node.site is not None and node.site.slot != slot
+            slot = node.site.slot if begins and node.site else slot
+            if several := [other for other in self.order if other.op == "part" and other.args[0] is node]:
+                node.name = self._name_parts(node, several)
+            else:
+                node.name = computed[body] = self._fresh(self._wanted(node, names))
             comment = [line for line in (node.site.comment if node.site else ()) if line not in told]
             told |= set(comment)
-            lines += [*comment, f"{node.name} = {body}"]
-            owners[lines[-1]] = node.site.owner if node.site else "the step"
-        lines = [*numbers, *([""] if numbers else []), *tensors]
-        return Step(lines, owners, self._writes(names), self.used, self.writer.imports)
+            owner = node.site.owner if node.site else "the step"
+            lines.append(Statement(node.name, body, comment, owner, begins))
+        loops = folded(tensors, self.writes(names))
+        return Step(written(numbers), written(loops), self.writes(names), self.used, self.writer.imports)
+
+    def _name_parts(self, node: Node, several: list[Node]) -> str:
+        """Names for the parts of what returns several tensors; those that nothing needs are called _."""
+        wanted = (node.site.target if node.site else "").split(", ")
+        names = ["_"] * len(node.value)
+        for part in several:
+            place = part.args[1]
+            stated = wanted[place] if len(wanted) == len(names) else f"{node.op.rpartition('_')[2]}{place}"
+            part.name = names[place] = self._fresh(stated)
+        return ", ".join(names)
 
     def _inside(self, node: Node) -> bool:
         """Whether a node is written inside the expression of the one that uses it."""
-        if node.name or self.writer.simplified(node) is not None:
+        if node.name or node.op == "count" or self.writer.simplified(node) is not None:
             return True
         users = self.users.get(node, [])
         if node.host and isinstance(node.value, Tensor) and node.value.dtype == torch.bool:
@@ -251,7 +276,8 @@ class _Statements:
         site = node.site
         old = "_old" if site and site.slot == "recall" else ""
         stated = re.match(r"# (\w)(?:_t)? (?:=|←) ", site.comment[-1]) if site and site.comment else None
-        wanted = self.recording.given.get(node) or (site.target if site else "")
+        target = site.target if site and "," not in site.target else ""
+        wanted = self.recording.given.get(node) or (target.strip("_").lower() if target.startswith("_") else target)
         wanted = wanted or (_GREEK.get(stated[1], stated[1]) + old if stated else "")
         if node not in self.recording.given and (not wanted.isascii() or wanted in self.recording.given.values()):
             wanted = ""
@@ -266,7 +292,7 @@ class _Statements:
         self.taken.add(name)
         return name
 
-    def _writes(self, names: Names) -> list[str]:
+    def writes(self, names: Names) -> list[str]:
         """Statements that write the new state; one that is another state's old value first."""
         after = {name: self._plain(node) for name, node in self.recording.outputs.items()}
         lines = []
