@@ -14,11 +14,12 @@ solve       Divide, Sign, ClipEach, Orthogonalize, TwoLoop, Broyden, Regularized
             UnitLength
 decay       NoDecay, Decoupled, AdamWDecay, Stable, ProximalDecay
 projection  NoProjection, Box
+readout     Last, WeightEMA, TailMean, ScheduleFree, RectifiedScheduleFree, PrimalAveraging
 number      Geometric, InverseTime, InverseSquareRoot   (functions of t, wherever a number may stand)
 
 To write one: `block`, `number`, `Number`, `where`, the base class of a slot (Gradient, Moment, Pairs, Basis, Curvature,
-Averaging, Rectifier, Solve, Decay, Projection, Schedule), `Flow` (what a step has computed), and the kinds of state (ELEMENT,
-SCOPE, TENSOR, ROWS, COLUMNS, LEFT, RIGHT, SQUARE).
+Averaging, Rectifier, Solve, Decay, Projection, Readout, Schedule), `Flow` (what a step has computed), and the kinds of
+state (ELEMENT, SCOPE, TENSOR, ROWS, COLUMNS, LEFT, RIGHT, SQUARE).
 """
 
 from typing import Any
@@ -64,6 +65,7 @@ from sandbox.blocks.orthogonal import Orthogonalize
 from sandbox.blocks.pairs import AveragedIterates, EmpiricalFisher, Product, SameBatch, Successive
 from sandbox.blocks.projection import Box, NoProjection
 from sandbox.blocks.rank_two import Broyden, RegularizedBFGS
+from sandbox.blocks.readout import Last, PrimalAveraging, RectifiedScheduleFree, ScheduleFree, TailMean, WeightEMA
 from sandbox.blocks.rectifier import (
     AbsoluteFloor,
     BeliefFloor,
@@ -88,6 +90,7 @@ from sandbox.blocks.slots import (
     Moment,
     Pairs,
     Projection,
+    Readout,
     Rectifier,
     Schedule,
     Solve,
@@ -150,6 +153,7 @@ __all__ = [
     "KroneckerEigenvalues",
     "KroneckerFactors",
     "L2Decay",
+    "Last",
     "Moment",
     "Monotone",
     "NesterovEMA",
@@ -164,10 +168,13 @@ __all__ = [
     "Orthogonalize",
     "Pairs",
     "Power",
+    "PrimalAveraging",
     "Product",
     "Projection",
     "ProximalDecay",
     "RawEMA",
+    "Readout",
+    "RectifiedScheduleFree",
     "RectifiedSquareRoot",
     "Rectifier",
     "RegularizedBFGS",
@@ -177,6 +184,7 @@ __all__ = [
     "ScaleInvariantFloor",
     "Scaled",
     "Schedule",
+    "ScheduleFree",
     "SecondMoment",
     "Shift",
     "ShiftedSecondMoment",
@@ -189,12 +197,14 @@ __all__ = [
     "StepRatio",
     "Successive",
     "SumOfSquares",
+    "TailMean",
     "TwoLoop",
     "TwoRates",
     "Unit",
     "UnitLength",
     "VarianceReduction",
     "WeakSecant",
+    "WeightEMA",
     "Zero",
     "block",
     "number",

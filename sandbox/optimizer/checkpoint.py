@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sandbox.blocks.number import is_function
@@ -12,6 +13,8 @@ from sandbox.optimizer import from_torch, groups
 from sandbox.optimizer.cohorts import complete
 from sandbox.optimizer.torch_base import load_hooks
 from sandbox.recipe import Recipe, parts
+
+TRAINED = "readout.train"  # of each parameter's state between eval() and train(): the weights as they are trained
 
 _UNNAMED = {slot: parts.structure(block) for slot, block in parts.PLAIN.items()}
 
@@ -59,6 +62,9 @@ def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
     for recipe, key, p, _ in pairs:
         for name in (*recipe.analysis.host_names, *recipe.analysis.state_kinds):
             optimizer.state[p][name].copy_(saved[key][name])
+        optimizer.state[p].pop(TRAINED, None)
+        if TRAINED in saved[key]:
+            optimizer.state[p][TRAINED] = torch.empty_like(p).copy_(saved[key][TRAINED])
     for post in load_hooks(optimizer, "post"):
         post(optimizer)
 
