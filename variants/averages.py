@@ -6,13 +6,18 @@ Validate and save between `optimizer.eval()` and `optimizer.train()`; `sandbox.c
 from __future__ import annotations
 
 from sandbox.blocks import (
+    EMA,
+    AverageThenDecay,
     Decoupled,
+    DelayedKronecker,
     NoMoment,
     NoRectifier,
     PrimalAveraging,
     RectifiedScheduleFree,
     ScheduleFree,
     SecondMoment,
+    Sign,
+    SignBySides,
     SquareRoot,
     Unit,
     WeightEMA,
@@ -63,3 +68,28 @@ def gpa_adamw() -> Recipe:
     Its m and v are float32 always; here they have the precision of the step.
     """
     return adam().replace(readout=PrimalAveraging(beta=0.7, average_beta=0.9967, weight_decay=0.0))
+
+
+def splus() -> Recipe:
+    """m's signs in the eigenvectors of Shampoo's factors, θ = θ - 2η/(m+n) Q_L sign(m') Q_Rᵀ, averages evaluated (Frans et al.
+    2025; kvfrans/splus d96bd16, splus.py).
+
+    Vectors and matrices with a side above 10,000 at η/1000 and in standard coordinates; a tensor of more axes is a matrix here.
+    The sign of m' is rounding's choice where a factor is rank deficient, here as there.
+    """
+    vectors = Recipe(
+        name="sign",
+        lr=1e-4,
+        moment=EMA(beta=0.9, bias_correction=False),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        solve=Sign(),
+        readout=AverageThenDecay(beta=0.999, weight_decay=1e-2),
+    )
+    return vectors.replace(
+        lr=0.1,
+        basis=DelayedKronecker(beta=0.999, eps=0.0, every=100),
+        solve=SignBySides(),
+        readout=AverageThenDecay(beta=0.999, weight_decay=1e-2, by_sides=True),
+        vectors=vectors,
+    )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, TENSOR, Flow, block
 from sandbox.blocks.number import Number, number, where, whole
+from sandbox.blocks.scope import sides
 from sandbox.blocks.slots import Readout
 
 
@@ -63,6 +64,37 @@ class WeightEMA(Average):
         """(1-β)/(1-β^t)."""
         # a_t = (1-β)/(1-β^t), or 1-β after the first
         return (1 - self.beta) / (1 - self.beta**t) if self.bias_correction else where(t > 1, 1 - self.beta, 1.0)
+
+
+@block
+class AverageThenDecay(WeightEMA):
+    """x = (1-a) x + a θ, then θ = (1-ηγ) θ   (Frans et al. 2025, SPlus: the average does not see the decay of its step).
+
+    beta, bias_correction: as of `WeightEMA`.  weight_decay: γ ≥ 0.  by_sides: with 2η/(m+n) in place of η, m and n a matrix's
+    sides.
+    """
+
+    weight_decay: Number = number(default=1e-2, range="[0, inf)")
+    by_sides: bool = False
+    moves = True
+    latex = WeightEMA.latex + r",\quad \theta_t \leftarrow (1-\eta_t\gamma)\,\theta_t"
+
+    @property
+    def text(self) -> str:
+        """The equation as configured."""
+        return f"{super().text}, then θ = (1-{'2η/(m+n)' if self.by_sides else 'η'} γ) θ"
+
+    @property
+    def matrix(self) -> bool:
+        """Where sides count."""
+        return self.by_sides
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """θ decayed, and the average."""
+        _, new = super().step(x, **state)
+        # θ ← (1 - ηγ) θ
+        rate = 2 * x.lr / sum(sides(x.value)) if self.by_sides else x.lr
+        return (1 - rate * self.weight_decay) * x.value, new
 
 
 @block

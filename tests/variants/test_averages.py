@@ -12,6 +12,7 @@ import torch
 
 import sandbox
 import variants
+from sandbox.blocks import DelayedKronecker
 from tests.light import BACKENDS
 from tests.problem import SHAPES, Problem
 
@@ -99,17 +100,50 @@ class GPA(Adam):
         return (theta - 0.3 * self.z) / 0.7
 
 
+class SPlus:
+    """splus.py, of a matrix or a vector."""
+
+    def __init__(self, theta):
+        self.m, self.e, self.k, self.Q = np.zeros_like(theta), np.zeros_like(theta), 0, [np.eye(n) for n in theta.shape]
+        self.factors = [np.zeros((n, n)) for n in theta.shape]
+
+    def step(self, theta, g, lr):
+        self.k += 1
+        self.m = 0.9 * self.m + 0.1 * g
+        if g.ndim == 2:
+            QL, QR = self.Q
+            u, lr = QL @ np.sign(QL.T @ self.m @ QR) @ QR.T, 2 * lr / sum(g.shape)
+            self.factors = [0.999 * L + 0.001 * s for L, s in zip(self.factors, (g @ g.T, g.T @ g), strict=True)]
+            if self.k == 1 or self.k % EVERY == 0:
+                self.Q = [np.linalg.eigh(L)[1] for L in self.factors]
+        else:
+            u, lr = np.sign(self.m), lr / 1000
+        theta = theta - lr * u
+        self.e = 0.999 * self.e + 0.001 * theta
+        return (1 - lr * GAMMA) * theta
+
+    def evaluated(self, theta):
+        return self.e / (1 - 0.999**self.k)
+
+
+EVERY = 7
 METHODS = {
     "schedule-free-sgd": (0.3, ScheduleFree),
     "schedule-free-adamw": (0.05, lambda x: ScheduleFree(x, second=True)),
     "schedule-free-radam": (0.05, lambda x: ScheduleFree(x, second=True, rectified=True)),
     "ema-adamw": (0.01, EMA),
     "gpa-adamw": (0.01, GPA),
+    "splus": (0.05, SPlus),
 }
+# square ones for SPlus: where a factor is rank deficient rounding chooses signs
+SQUARE = [(4, 4), (7,), (3, 3)]
 
 
 def recipe_of(name):
     recipe = variants.get(name)
+    if name == "splus":
+        readouts = {f"{of}readout.weight_decay": GAMMA for of in ("", "vectors.")}
+        return recipe.replace(basis=DelayedKronecker(beta=0.999, eps=0.0, every=EVERY), **readouts)
     where = "readout.weight_decay" if name.startswith("gpa") else "decay.weight_decay"
     return recipe.replace(**{where: GAMMA})
 
@@ -123,7 +157,7 @@ def close(params, expected, what):
 @pytest.mark.parametrize("name", METHODS)
 def test_both_points_are_the_recursions(name, backend):
     lr, method = METHODS[name]
-    problem = Problem(shapes=SHAPES)
+    problem = Problem(shapes=SQUARE if name == "splus" else SHAPES)
     params, theta = problem.tensors(), [x.copy() for x in problem.start]
     literal = [method(x) for x in theta]
     optimizer = sandbox.Optimizer(params, recipe_of(name), lr=lr, backend=backend)
