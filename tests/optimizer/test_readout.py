@@ -107,6 +107,30 @@ def test_checkpoints_in_either_mode(name, mode):
     assert equal(params, resumed)
 
 
+def test_a_checkpoint_without_the_weights_to_train_is_refused():
+    """As frameworks make one that take only the states which the optimizer had in train mode."""
+    problem, params, optimizer = made("schedule-free-adamw")
+    go(problem, params, optimizer, range(2))
+    optimizer.eval()
+    saved = optimizer.state_dict()
+    for state in saved["state"].values():
+        state.pop("readout.train", None)
+    before = {k: v.clone() for k, v in optimizer.state[params[0]].items()}
+    with pytest.raises(ValueError, match=r"between eval\(\) and train\(\), and lacks the weights to train of parameter 0"):
+        optimizer.load_state_dict(saved)
+    assert all(torch.equal(v, optimizer.state[params[0]][k]) for k, v in before.items())
+
+
+def test_a_checkpoint_from_before_there_were_modes_is_one_in_train_mode():
+    _, _, optimizer = made("apollo")
+    saved = optimizer.state_dict()
+    for group in saved["param_groups"]:
+        del group["evaluating"]
+    optimizer.eval()
+    optimizer.load_state_dict(saved)
+    assert not optimizer.evaluating
+
+
 def test_copies_keep_the_mode():
     problem, params, optimizer = made("schedule-free-adamw")
     go(problem, params, optimizer, range(3))
