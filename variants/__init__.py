@@ -14,20 +14,21 @@ import inspect
 
 from sandbox.recipe import Recipe
 from sandbox.utils import suggest
-from variants import ablations, adaptive, apollo, history, matrix, peers
+from variants import ablations, adaptive, apollo, averages, history, matrix, peers
 
 __all__ = ["about", "get", "names"]
 
 _MAKERS = {
     name.replace("_", "-"): maker
-    for module in (apollo, ablations, peers, adaptive, history, matrix)
+    for module in (apollo, ablations, peers, adaptive, history, matrix, averages)
     for name, maker in vars(module).items()
     if inspect.isfunction(maker) and maker.__module__ == module.__name__ and not name.startswith("_")
 }
 
 
 def names() -> list[str]:
-    """Every variant's name: Apollo's own forms, then the ablations, the peers, later adaptive methods, those of matrices."""
+    """Every variant's name: Apollo's own forms, then the ablations, the peers, later adaptive methods, those with a
+    history, those of matrices, those that evaluate averages of weights."""
     return list(_MAKERS)
 
 

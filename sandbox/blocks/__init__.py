@@ -3,22 +3,23 @@
 gradient    L2Decay, ClipGlobalNorm, ClipParameterNorm, ClipValue, VarianceReduction
 moment      EMA, RawEMA, HeavyBall, NoMoment, NesterovEMA, NesterovMoment, FastAndSlow, TwoRates
 pairs       Successive, SameBatch, Product, AveragedIterates, EmpiricalFisher
-basis       Standard, Kronecker, SOAPBasis, KroneckerFactors
+basis       Standard, Kronecker, DelayedKronecker, SOAPBasis, KroneckerFactors
 curvature   WeakSecant, SecondMoment, ShiftedSecondMoment, NesterovSecondMoment, CenteredSecondMoment, Belief, SumOfSquares,
             SM3, Hutchinson, HessianEMA, GaussNewtonEMA, KroneckerEigenvalues, AccumulatedSecant, BarzilaiBorwein,
             DiagonalBarzilaiBorwein, Unit, Zero
 averaging   NoAveraging, RunningMaximum, EMA
 rectifier   AbsoluteFloor, ScaleInvariantFloor, BeliefFloor, SoftAbsolute, SquareRoot, CorrectedRoot, RectifiedSquareRoot,
             Power, StepRatio, NoRectifier; around another rectifier: Monotone, Bound, Scaled, Shift
-solve       Divide, Sign, ClipEach, Orthogonalize, TwoLoop, Broyden, RegularizedBFGS, FullMatrix; around another solver: Graft,
-            UnitLength
+solve       Divide, Sign, SignBySides, ClipEach, Orthogonalize, TwoLoop, Broyden, RegularizedBFGS, FullMatrix; around another
+            solver: Graft, UnitLength
 decay       NoDecay, Decoupled, AdamWDecay, Stable, ProximalDecay
 projection  NoProjection, Box
+readout     Last, WeightEMA, AverageThenDecay, TailMean, ScheduleFree, RectifiedScheduleFree, PrimalAveraging
 number      Geometric, InverseTime, InverseSquareRoot   (functions of t, wherever a number may stand)
 
 To write one: `block`, `number`, `Number`, `where`, the base class of a slot (Gradient, Moment, Pairs, Basis, Curvature,
-Averaging, Rectifier, Solve, Decay, Projection, Schedule), `Flow` (what a step has computed), and the kinds of state (ELEMENT,
-SCOPE, TENSOR, ROWS, COLUMNS, LEFT, RIGHT, SQUARE).
+Averaging, Rectifier, Solve, Decay, Projection, Readout, Schedule), `Flow` (what a step has computed), and the kinds of
+state (ELEMENT, SCOPE, TENSOR, ROWS, COLUMNS, LEFT, RIGHT, SQUARE).
 """
 
 from typing import Any
@@ -40,7 +41,7 @@ from sandbox.blocks.base import (
     Flow,
     block,
 )
-from sandbox.blocks.basis import Kronecker, KroneckerFactors, SOAPBasis, Standard
+from sandbox.blocks.basis import DelayedKronecker, Kronecker, KroneckerFactors, SOAPBasis, Standard
 from sandbox.blocks.bounds import Bound, CorrectedRoot, Scaled, Shift
 from sandbox.blocks.curvature import (
     Belief,
@@ -64,6 +65,15 @@ from sandbox.blocks.orthogonal import Orthogonalize
 from sandbox.blocks.pairs import AveragedIterates, EmpiricalFisher, Product, SameBatch, Successive
 from sandbox.blocks.projection import Box, NoProjection
 from sandbox.blocks.rank_two import Broyden, RegularizedBFGS
+from sandbox.blocks.readout import (
+    AverageThenDecay,
+    Last,
+    PrimalAveraging,
+    RectifiedScheduleFree,
+    ScheduleFree,
+    TailMean,
+    WeightEMA,
+)
 from sandbox.blocks.rectifier import (
     AbsoluteFloor,
     BeliefFloor,
@@ -88,11 +98,12 @@ from sandbox.blocks.slots import (
     Moment,
     Pairs,
     Projection,
+    Readout,
     Rectifier,
     Schedule,
     Solve,
 )
-from sandbox.blocks.solve import ClipEach, Divide, Sign
+from sandbox.blocks.solve import ClipEach, Divide, Sign, SignBySides
 from sandbox.blocks.window import FullMatrix
 
 __all__ = [
@@ -112,6 +123,7 @@ __all__ = [
     "AbsoluteFloor",
     "AccumulatedSecant",
     "AdamWDecay",
+    "AverageThenDecay",
     "AveragedIterates",
     "Averaging",
     "BarzilaiBorwein",
@@ -131,6 +143,7 @@ __all__ = [
     "Curvature",
     "Decay",
     "Decoupled",
+    "DelayedKronecker",
     "DiagonalBarzilaiBorwein",
     "Divide",
     "EmpiricalFisher",
@@ -150,6 +163,7 @@ __all__ = [
     "KroneckerEigenvalues",
     "KroneckerFactors",
     "L2Decay",
+    "Last",
     "Moment",
     "Monotone",
     "NesterovEMA",
@@ -164,10 +178,13 @@ __all__ = [
     "Orthogonalize",
     "Pairs",
     "Power",
+    "PrimalAveraging",
     "Product",
     "Projection",
     "ProximalDecay",
     "RawEMA",
+    "Readout",
+    "RectifiedScheduleFree",
     "RectifiedSquareRoot",
     "Rectifier",
     "RegularizedBFGS",
@@ -177,10 +194,12 @@ __all__ = [
     "ScaleInvariantFloor",
     "Scaled",
     "Schedule",
+    "ScheduleFree",
     "SecondMoment",
     "Shift",
     "ShiftedSecondMoment",
     "Sign",
+    "SignBySides",
     "SoftAbsolute",
     "Solve",
     "SquareRoot",
@@ -189,12 +208,14 @@ __all__ = [
     "StepRatio",
     "Successive",
     "SumOfSquares",
+    "TailMean",
     "TwoLoop",
     "TwoRates",
     "Unit",
     "UnitLength",
     "VarianceReduction",
     "WeakSecant",
+    "WeightEMA",
     "Zero",
     "block",
     "number",

@@ -124,6 +124,20 @@ class Kronecker(Eigenbasis):
 
 
 @block
+class DelayedKronecker(Kronecker):
+    """v' = Q_Lᵀ v Q_R of the factors before this step, Q decomposed after steps 1, k, 2k, …   (Frans et al. 2025, SPlus).
+
+    Factors and numbers as in `Kronecker`; the first step is made in standard coordinates.
+    """
+
+    before = False
+
+    def due(self, t: Any) -> Any:
+        """At t = 1, k, 2k, …"""
+        return where(t == 1, 1.0, where(t % self.every == 0, 1.0, 0.0))
+
+
+@block
 class KroneckerFactors(Eigenbasis):
     """v' = Q_Lᵀ v Q_R of L = b L + (1-b) G, R = b R + (1-b) A, b = min(1-1/t, β)   (K-FAC).
 

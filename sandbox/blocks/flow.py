@@ -12,7 +12,19 @@ from sandbox.blocks.scope import Over
 from sandbox.utils import suggest
 
 # The slots in the order of a step.
-SLOTS = ("gradient", "moment", "pairs", "basis", "curvature", "averaging", "rectifier", "solve", "decay", "projection")
+SLOTS = (
+    "gradient",
+    "moment",
+    "pairs",
+    "basis",
+    "curvature",
+    "averaging",
+    "rectifier",
+    "solve",
+    "decay",
+    "projection",
+    "readout",
+)
 
 # What the slots compute, and which slot makes it: it can be read in the slots after that one.
 COMPUTED = {
@@ -29,7 +41,7 @@ COMPUTED = {
     "averaged": "averaging",
     "D": "rectifier",
     "d": "decay",
-    "theta_new": "projection",
+    "theta_new": "readout",
 }
 
 # What a step has only if some block declares it in `needs`.

@@ -10,6 +10,7 @@ from torch import Tensor
 from sandbox.blocks.base import Flow, block
 from sandbox.blocks.decompositions import polar
 from sandbox.blocks.number import whole
+from sandbox.blocks.scope import sides
 from sandbox.blocks.slots import Solve
 from sandbox.utils import suggest
 
@@ -48,8 +49,7 @@ class Orthogonalize(Solve):
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """s X."""
         p = x.value
-        # m and n as tensors, so that no graph takes a size for granted
-        m, n = torch.ones_like(p[:, :1]).sum(), torch.ones_like(p[:1]).sum()
+        m, n = sides(p)
         X = polar(p) if self.exact else orthogonal(p.to(torch.bfloat16) if self.bfloat16 else p, self.steps)
         return _SCALES[self.scale](m, n) * X.to(p.dtype), state
 

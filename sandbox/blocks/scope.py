@@ -144,6 +144,11 @@ def matrix(p: Tensor) -> tuple[int, int]:
     return (p.shape[0] if p.ndim else 1), math.prod(p.shape[1:])
 
 
+def sides(p: Tensor) -> tuple[Tensor, Tensor]:
+    """m and n of a matrix (m, n) as 0-d tensors, so that no graph takes a size for granted."""
+    return torch.ones_like(p[:, :1]).sum(), torch.ones_like(p[:1]).sum()
+
+
 class Joined:
     """Several tensors laid end to end in one vector; `tensor` and `everything` are its two scopes.
 

@@ -175,3 +175,22 @@ class Projection(Block):
     """Maps the new θ (`value`) into the feasible set."""
 
     slots: ClassVar[tuple[str, ...]] = ("projection",)
+
+
+class Readout(Block):
+    """Says which weights to evaluate.  `step` sees θ after the projection as `value`, and returns the θ to train on from.
+
+    moves: whether that is another one than `value`: the way of θ is then not -η d, and d is stored as (θ_{t-1} - θ_t)/η, so
+    that s = -η d holds for secants of gradients at θ.
+    """
+
+    slots: ClassVar[tuple[str, ...]] = ("readout",)
+    moves: ClassVar[bool] = False
+
+    def read(self, theta: Any, /, *args: Any, **state: Any) -> Any:
+        """θ as it is."""
+        return theta
+
+    def evaluated(self, theta: Tensor, /, *args: Any, **state: Any) -> Tensor:
+        """The weights to evaluate, from θ and the block's state after at least one step; coordinate by coordinate."""
+        return theta

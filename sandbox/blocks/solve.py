@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sandbox.blocks.base import Flow, block
 from sandbox.blocks.number import Number, number
+from sandbox.blocks.scope import sides
 from sandbox.blocks.slots import Solve
 
 
@@ -33,6 +34,21 @@ class Sign(Solve):
         """sign(m/D)."""
         # p = sign(m/D)
         return p.sign()
+
+
+@block
+class SignBySides(Solve):
+    """p = 2/(m+n) sign(m/D)   (Frans et al. 2025, SPlus: of an (m, n) matrix)."""
+
+    matrix = True
+    recalls = False
+    latex = r"p_t = \tfrac{2}{m+n} \mathrm{sign}(m_t/D_t)"
+
+    def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """2/(m+n) sign(m/D)."""
+        # p = 2/(m+n) sign(m/D)
+        m, n = sides(x.value)
+        return 2 / (m + n) * x.value.sign(), state
 
 
 @block

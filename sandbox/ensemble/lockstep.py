@@ -168,7 +168,7 @@ class Lockstep:
         """Returns losses and metrics on whole splits, or on the training sample, and floor occupancy, of all members."""
         task = self.task
         values: dict[str, np.ndarray] = {}
-        flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self.params)
+        flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self._evaluated())
         metrics = ["validation_metric", *(f"validation_{name}" for name in list(task.scores())[1:])]
         sample = None if self.settings.full_at is None else task.training_sample
         wanted: list[tuple[list[str], Any, Any]] = [(["validation_loss", *metrics], task.full("validation"), task.measure)]
@@ -184,6 +184,19 @@ class Lockstep:
             columns = grid.checked(self._of_members, measure, flat) if self.batched else self._of_members(measure, flat)
             values |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, columns, strict=True)}
         return {"train_loss": values.get("sample_loss"), **values, "floor_occupancy": self._floors(t)}  # type: ignore[dict-item]
+
+    def _evaluated(self) -> Any:
+        """Returns the weights to evaluate."""
+        if not any(self.recipe.of(p[0, 0]).analysis.reads_out for p in pytree.tree_leaves(self.params)):
+            return self.params
+
+        def read(varied: Any, state: Any, params: Any) -> Any:
+            return self.group.recipe(varied).evaluated(state, params)
+
+        inputs, axes = (self.group.varied, self.state, self.params), (grid.CONFIGURATION, grid.MEMBER, grid.MEMBER)
+        if self.batched:
+            return grid.over_grid(read, axes)(*inputs)
+        return pytree.tree_map(lambda p: p[None, None], read(*grid.member(inputs, axes, 0, 0)))
 
     def _loss_alone(self, model: Any, batch: Any) -> tuple[Tensor]:
         return (self.task.loss(model, batch),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sandbox.blocks.number import is_function
@@ -12,6 +13,8 @@ from sandbox.optimizer import from_torch, groups
 from sandbox.optimizer.cohorts import complete
 from sandbox.optimizer.torch_base import load_hooks
 from sandbox.recipe import Recipe, parts
+
+TRAINED = "readout.train"  # of each parameter's state between eval() and train(): the weights as they are trained
 
 _UNNAMED = {slot: parts.structure(block) for slot, block in parts.PLAIN.items()}
 
@@ -45,20 +48,29 @@ def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
     if from_torch.is_adam(state_dict):
         state_dict = from_torch.adam(optimizer, state_dict)
     pairs = _matched(optimizer.param_groups, state_dict["param_groups"])
-    saved = dict(state_dict["state"])
+    saved, evaluating = dict(state_dict["state"]), any(group.get("evaluating") for group in state_dict["param_groups"])
     for recipe, key, p, name in pairs:
         complete(recipe, p, optimizer.state, name, optimizer.state_dtype)
         if key in saved:
             local = {n: shards.unwrapped(recipe, kind, p, saved[key].get(n)) for n, kind in recipe.analysis.state_kinds.items()}
             saved[key] = {**saved[key], **{n: value for n, value in local.items() if value is not None}}
         _check_state(optimizer.state[p], saved.get(key), (*recipe.analysis.host_names, *recipe.analysis.state_kinds), name)
+        if evaluating and recipe.analysis.reads_out and saved[key]["step"] > 0 and TRAINED not in saved[key]:
+            raise ValueError(
+                f"the checkpoint was written between eval() and train(), and lacks the weights to train of parameter {name} "
+                f"({TRAINED!r}): write it in train mode where something else gathers the state"
+            )
     for group, old in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         for key, value in old.items():
             if key not in ("params", "param_names", "recipe", *groups.WHOLE) and not (key == "lr" and isinstance(value, str)):
                 _assign(group, key, value)
+        group["evaluating"] = int(evaluating)
     for recipe, key, p, _ in pairs:
         for name in (*recipe.analysis.host_names, *recipe.analysis.state_kinds):
             optimizer.state[p][name].copy_(saved[key][name])
+        optimizer.state[p].pop(TRAINED, None)
+        if TRAINED in saved[key]:
+            optimizer.state[p][TRAINED] = torch.empty_like(p).copy_(saved[key][TRAINED])
     for post in load_hooks(optimizer, "post"):
         post(optimizer)
 

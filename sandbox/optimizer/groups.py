@@ -20,8 +20,9 @@ from sandbox.recipe import Recipe
 from sandbox.utils import suggest
 
 # Entries of every group that are no hyperparameters, with their first values.  Since they are numbers in the groups, every kind
-# of checkpoint keeps them.  seed: of random vectors; draws: how many times some have been drawn.
-OWN_ENTRIES: dict[str, Any] = {"maximize": False, "seed": 0, "draws": 0, "skipped_steps": 0}
+# of checkpoint keeps them.  seed: of random vectors; draws: how many times some have been drawn.  evaluating: 1 between eval()
+# and train().
+OWN_ENTRIES: dict[str, Any] = {"maximize": False, "seed": 0, "draws": 0, "skipped_steps": 0, "evaluating": 0}
 
 # Options of the whole optimizer, which wrappers (ZeroRedundancyOptimizer) copy into groups.
 WHOLE = ("backend", "flat", "nonfinite", "state_dtype")

@@ -28,7 +28,7 @@ from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, 
 from sandbox.optimizer.finite import blame, not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
 from sandbox.optimizer.torch_base import Base
-from sandbox.recipe import Recipe, kernel, parts, trial
+from sandbox.recipe import Recipe, kernel, parts, pure, trial
 from sandbox.utils import suggest
 
 _CALLED = {
@@ -72,6 +72,9 @@ class Optimizer(Base):
     in the place of another is used, and what is removed is made anew.  A tensor without a gradient keeps its state; one that
     joins late counts its own steps.  Under scope "global" the tensors of one group that have made the same number of steps, the
     last one with the same hyperparameters, share their scalar.
+
+    A recipe with a readout evaluates other weights than it trains: `eval()` before validation and before a model is saved for
+    use, `train()` before the next step.
 
     Raises TypeError for complex, integer or sparse tensors, and ValueError for unknown or impossible hyperparameters.
     """
@@ -121,6 +124,8 @@ class Optimizer(Base):
         for name, value in self._whole.items():
             if (given := param_group.get(name, value)) != value:
                 raise ValueError(f"{name} is an option of the whole optimizer, {value!r}; a group cannot have {given!r}")
+        if self.param_groups and self.evaluating:
+            raise RuntimeError("a group is added to an optimizer in train mode: call train() first")
         recipe = lookup.recipe(param_group.get("recipe", self.defaults["recipe"]))
         group = {key: value for key, value in param_group.items() if key not in self._whole}
         group = from_torch.translated(recipe, group)
@@ -175,6 +180,10 @@ class Optimizer(Base):
         Raises TypeError for a sparse gradient, FloatingPointError for NaN or infinity (see `nonfinite`), RuntimeError for a
         second-order recipe without what it needs.
         """
+        if self.evaluating:
+            raise RuntimeError(
+                "the parameters are the weights to evaluate, since eval() was called: call train() before a step"
+            )
         recipes = [groups.recipe_of(group) for group in self.param_groups]
         evaluation = Evaluation(closure, self.param_groups, recipes, self.state, self._process_group)
         ranks = self._ranks(recipes)
@@ -289,6 +298,40 @@ class Optimizer(Base):
                 if not shards.is_sharded(p) and (message := blame(recipe, self.state[p], p, name)):
                     return message
         return None
+
+    # -- which weights ------------------------------------------------------------------------------------------------
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether the parameters are the weights to evaluate: between `eval` and `train`."""
+        return any(group["evaluating"] for group in self.param_groups)
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        """Puts the weights to evaluate into the parameters, as the recipe's readout says, until `train` is called.
+
+        Those to train are kept in the state, to the bit.  Without a readout, and before a first step, both are the same.
+        Until then a step raises RuntimeError.
+        """
+        for index, group in enumerate(() if self.evaluating else self.param_groups):
+            recipe = self.current_recipe(index)
+            for p in group["params"]:
+                state, part = self.state[p], shards.local(p)
+                if recipe.of(p).analysis.reads_out and state.get("step", 0) > 0:
+                    state[checkpoint.TRAINED] = p.detach().clone()
+                    part.copy_(pure.evaluated(recipe, state, part.detach()))
+        for group in self.param_groups:
+            group["evaluating"] = 1
+
+    @torch.no_grad()
+    def train(self) -> None:
+        """Puts the weights to train back into the parameters, after `eval`."""
+        for group in self.param_groups if self.evaluating else ():
+            for p in group["params"]:
+                if (weights := self.state[p].pop(checkpoint.TRAINED, None)) is not None:
+                    p.copy_(weights)
+        for group in self.param_groups:
+            group["evaluating"] = 0
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

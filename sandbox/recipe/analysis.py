@@ -8,7 +8,21 @@ from typing import Any
 
 import torch
 
-from sandbox.blocks import COLUMNS, ELEMENT, INPUTS, LEFT, RIGHT, ROWS, SCOPE, SQUARE, Block, Decay, NoProjection, scope
+from sandbox.blocks import (
+    COLUMNS,
+    ELEMENT,
+    INPUTS,
+    LEFT,
+    RIGHT,
+    ROWS,
+    SCOPE,
+    SQUARE,
+    Block,
+    Decay,
+    NoProjection,
+    Readout,
+    scope,
+)
 from sandbox.blocks.number import is_function
 from sandbox.recipe import parts
 
@@ -35,6 +49,7 @@ class Analysis:
     stores_gradient: whether some block looks at the previous gradient, which is then kept once for all of them.
     recalled: dotted names of the hyperparameters that recall the previous direction, each a 0-d state of every tensor.
     has_schedules: whether some number is a function of t.
+    reads_out: whether other weights than θ are evaluated.
     matrix: whether some block takes tensors as matrices.  only_matrices: whether basis or solver takes nothing else.
     own_layout: whether each tensor needs a layout of its own, since some block has matrices.
     state_kinds: name -> kind of shape of every state tensor, the `host_names` apart.
@@ -56,6 +71,7 @@ class Analysis:
     stores_gradient: bool
     recalled: tuple[str, ...]
     has_schedules: bool
+    reads_out: bool
     matrix: bool
     only_matrices: bool
     own_layout: bool
@@ -80,9 +96,9 @@ def analyse(recipe: Any) -> Analysis:
     second_gradient = "again" in needs
     draws_labels = "sampled" in (*inputs, recipe.basis.factors)
     # d comes from the state where all blocks from moment to decay recall their outputs; a decay inside d is recalled from θ,
-    # which a projection would have changed
+    # which a projection or a readout would have changed
     recalls = all(getattr(recipe, slot).recalls for slot in ("basis", *_RECALLING, "decay"))
-    changed = recipe.decay.in_direction and not isinstance(recipe.projection, NoProjection)
+    changed = (recipe.decay.in_direction and not isinstance(recipe.projection, NoProjection)) or recipe.readout.moves
     stores_direction = uses_direction and not (recalls and not changed and "product" not in inputs)
     recalled = _recalled(recipe) if uses_direction and not stores_direction else ()
     kinds = {f"{path}.{name}": kind for path, block in blocks for name, kind in block.state.items()}
@@ -104,6 +120,7 @@ def analyse(recipe: Any) -> Analysis:
         stores_gradient="g_old" in needs,
         recalled=recalled,
         has_schedules=is_function(recipe.lr) or any(map(_has_schedule, (block for _, block in blocks))),
+        reads_out=type(recipe.readout).evaluated is not Readout.evaluated,
         matrix=matrix,
         only_matrices=recipe.basis.matrix or recipe.solve.matrix,
         own_layout=matrix or SQUARE in kinds.values(),

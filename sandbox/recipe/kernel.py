@@ -186,9 +186,10 @@ def advance(
     x.D = run("rectifier", recipe.rectifier, x.averaged)
     # d_t = m_t / D_t (+ γ θ);  θ_t = θ_{t-1} - η_t d_t
     x.d = run("decay", recipe.decay, recipe.basis.out(run("solve", recipe.solve, x.u / x.D), **frame))
-    x.theta_new = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d)
+    projected = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d)
+    x.theta_new = run("readout", recipe.readout, projected)
     if recipe.analysis.stores_direction:
-        new["direction.d"] = x.d
+        new["direction.d"] = _displacement(x) if recipe.readout.moves else x.d
     if recipe.analysis.stores_gradient:
         new["gradient.g"] = x.outside["g"]
     if recipe.analysis.second_gradient:
@@ -198,6 +199,12 @@ def advance(
         x.after = new
         observe(x)
     return new, x.theta_new
+
+
+def _displacement(x: Flow) -> Tensor:
+    """(θ_{t-1} - θ_t)/η, the d with which the step would have led to θ_t; 0 where η is."""
+    moving = x.lr > 0
+    return torch.where(moving, (x.theta - x.theta_new) / torch.where(moving, x.lr, 1.0), 0.0)
 
 
 def enter(p: Prepared, state: State, new: dict[str, Tensor], x: Flow) -> tuple[dict[str, Tensor], Any]:

@@ -13,7 +13,7 @@ from sandbox.blocks.flow import SLOTS
 from sandbox.blocks.number import is_function, is_number, show
 
 # Blocks of the slots that came last, which do what a step did without them: no text and no older checkpoint names them.
-PLAIN = {"pairs": blocks.Successive(), "basis": blocks.Standard(), "solve": blocks.Divide()}
+PLAIN = {"pairs": blocks.Successive(), "basis": blocks.Standard(), "solve": blocks.Divide(), "readout": blocks.Last()}
 
 
 def misfit(slot: str, block: Any) -> str:

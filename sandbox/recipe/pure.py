@@ -193,6 +193,18 @@ def product_vector(recipe: Any, state: dict[str, Any], p: Tensor) -> Tensor:
     return recipe.pairs.vector(state["step"] + 1, p.to(dtype), wide.get("direction.d"), **own).to(p.dtype)
 
 
+def evaluated(recipe: Any, state: dict[str, Any], p: Tensor) -> Tensor:
+    """The weights of one tensor to evaluate; a part of it, where its state is one."""
+    recipe = recipe.of(p)
+    if not recipe.analysis.reads_out:
+        return p
+    recipe = parts.at_step(recipe, state["step"]) if recipe.analysis.has_schedules else recipe
+    dtype = state_dtype(p.dtype)
+    wide = {name: state[name].to(dtype) for name in recipe.analysis.state_kinds if name.startswith("readout.")}
+    weights = recipe.readout.evaluated(p.to(dtype), **kernel.block_state("readout", recipe.readout, wide)).to(p.dtype)
+    return torch.where((state["step"] > 0).to(p.device), weights, p)
+
+
 def _like(value: Any, old: Tensor) -> Tensor:
     """A number as a 0-d state."""
     return torch.as_tensor(value, dtype=old.dtype, device=old.device).expand(old.shape)

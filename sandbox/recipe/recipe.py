@@ -5,8 +5,8 @@
     state, params = recipe.update(state, params, grads)
 
 The flow of one step, top to bottom: gradient blocks -> moment -> pairs -> basis -> curvature -> averaging -> rectifier -> solve
--> decay -> projection.  Known methods as recipes: `variants`.  What follows from the blocks: `analysis`.  How a step runs them:
-`kernel`.
+-> decay -> projection -> readout.  Known methods as recipes: `variants`.  What follows from the blocks: `analysis`.  How a
+step runs them: `kernel`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from sandbox.blocks import (
     Decay,
     Divide,
     Flow,
+    Last,
     Moment,
     NoAveraging,
     NoDecay,
@@ -36,6 +37,7 @@ from sandbox.blocks import (
     Number,
     Pairs,
     Projection,
+    Readout,
     Rectifier,
     Solve,
     Standard,
@@ -57,10 +59,10 @@ class Recipe:
     """An optimizer as data; the defaults are Apollo's (paper, Algorithm 1).
 
     Fields: name; lr, the default rate η, a number or a function of t; gradient (a tuple of blocks), moment, pairs, basis,
-    curvature, averaging, rectifier, solve, decay and projection; scope, who shares a secant constraint ("parameter", "global",
-    "channel" or "coordinate"); vectors, the recipe of tensors with fewer than two axes, and of matrices with a side beyond the
-    basis's limit: its rate stands to η as its own lr to this one's; None: this recipe, with Standard and Divide in place of a
-    basis and a solver for matrices.
+    curvature, averaging, rectifier, solve, decay, projection and readout (which weights to evaluate); scope, who shares a
+    secant constraint ("parameter", "global", "channel" or "coordinate"); vectors, the recipe of tensors with fewer than two
+    axes, and of matrices with a side beyond the basis's limit: its rate stands to η as its own lr to this one's; None: this
+    recipe, with Standard and Divide in place of a basis and a solver for matrices.
     Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that do not fit together.
     """
 
@@ -76,6 +78,7 @@ class Recipe:
     solve: Solve = Divide()
     decay: Decay = NoDecay()
     projection: Projection = NoProjection()
+    readout: Readout = Last()
     scope: str = "parameter"
     vectors: Any = None
 
@@ -115,6 +118,10 @@ class Recipe:
             )
 
     def _check_needs(self) -> None:
+        if self.readout.moves and not isinstance(self.projection, NoProjection):
+            raise ValueError(
+                f"{type(self.readout).__name__} moves θ after the projection: it goes with projection=NoProjection() alone"
+            )
         for path, block in self.blocks():
             name = type(block).__name__
             if "left" in block.needs and type(self.basis).eigenvalues is Basis.eigenvalues:
@@ -279,6 +286,12 @@ class Recipe:
         leaves, spec = pytree.tree_flatten(params)
         vectors = [pure.product_vector(self, s, p) for s, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
         return pytree.tree_unflatten(vectors, spec)
+
+    def evaluated(self, state: Any, params: Any) -> Any:
+        """The weights to evaluate, as the slot `readout` says, a tree like `params`; before a first step params themselves."""
+        leaves, spec = pytree.tree_flatten(params)
+        weights = [pure.evaluated(self, s, p) for s, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
+        return pytree.tree_unflatten(weights, spec)
 
     def with_second_gradient(self, state: Any, grads: Any) -> Any:
         """The state after a step, with the same batch's gradients at the point where the step has led."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
 
 def check_network(task: str, network: Any) -> None:
     """Raises TypeError for what is no Module, ValueError for one with lazy modules, whose parameters have no shape yet."""
@@ -44,6 +46,24 @@ def untouched(model: nn.Module) -> Iterator[None]:
         for module, name, buffer, value in buffers:
             buffer.data = value  # also where a forward pass has put another tensor in its place
             setattr(module, name, buffer)
+
+
+@contextlib.contextmanager
+def collecting(model: nn.Module) -> Iterator[bool]:
+    """A context in which BatchNorm layers, alone in training mode, take their running statistics anew: means over all batches
+    that pass.  Gives whether there are any.  Within `untouched`, which puts buffers and modes back."""
+    norms = [m for m in model.modules() if isinstance(m, _NORMS) and m.track_running_stats]
+    momenta = [m.momentum for m in norms]
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None
+            norm.train()
+        yield bool(norms)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+            norm.eval()
 
 
 def no_decay(model: nn.Module, weight_decay: float = 0.0) -> list[dict[str, Any]]:

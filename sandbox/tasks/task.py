@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -48,7 +49,7 @@ from torch.func import functional_call
 from torch.utils.data import DataLoader, Dataset
 
 from sandbox.tasks import data
-from sandbox.tasks.network import check_network, handed_out, untouched
+from sandbox.tasks.network import check_network, collecting, handed_out, untouched
 from sandbox.tasks.streams import Generators
 from sandbox.utils import suggest
 from sandbox.utils.frame import Frame
@@ -83,6 +84,8 @@ class Task:
     epochs, steps: how long a run is: one of them.  epochs need data with a length.
     evaluation_batch_size: rows at a time in evaluations of a Dataset or tensors.
     groups: model -> parameter groups, as a torch optimizer takes them; see the method.
+    recalibrate: batches of training, at most 20, on which each evaluation first takes BatchNorm's running statistics anew, for
+        recipes that evaluate other weights than they train; 0: the statistics of the weights that are trained.
     convex: whether the loss is convex in the parameters.
 
     What the training loop promises: training mode in steps and evaluation mode in evaluations; buffers belong to the run, and
@@ -99,6 +102,7 @@ class Task:
     convex: bool = False
     batch_size: int | None = None
     evaluation_batch_size: int = 1000
+    recalibrate: int = 0
     epochs: int | None = None
     lower_is_better: Sequence[str] = ()
     pure = False  # whether `loss` takes a dict of parameters: see PureTask
@@ -123,6 +127,7 @@ class Task:
         steps: int | None = None,
         batch_size: int | None = None,
         evaluation_batch_size: int | None = None,
+        recalibrate: int | None = None,
         groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None,
         about: str | None = None,
         convex: bool | None = None,
@@ -139,6 +144,8 @@ class Task:
             value = arguments.get(what, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{what} must be a whole number of at least 1, got {value!r}")
+        if (type(recalibrate) is not int and recalibrate is not None) or not 0 <= (recalibrate or 0) <= data.SAMPLE:
+            raise ValueError(f"recalibrate must be a whole number in [0, {data.SAMPLE}], got {recalibrate!r}")
         if not callable(arguments.get("model", callable)):
             raise TypeError(f"model must be a function that makes a Module, or a Module, got a {type(model).__name__}")
         if isinstance(model, nn.Module):
@@ -337,12 +344,21 @@ class Task:
         sums, weight = [0.0] * (1 + len(self.scores())), 0.0
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         with untouched(model), Generators(0, "evaluation", held=[*self.generators(), *self.generators(split)]):
+            if self.recalibrate:
+                self._recalibrate(model, device)
             self.begin(model, split)
             for batch in (self.training_sample if sample else None) or self.evaluation(split):
                 batch, rows = self.to(batch, device), float(self.rows(batch))
                 sums = [s + rows * float(value) for s, value in zip(sums, self.measure(model, batch), strict=True)]
                 weight += rows
         return tuple(s / weight if weight else math.nan for s in sums)
+
+    def _recalibrate(self, model: Any, device: torch.device) -> None:
+        """Takes BatchNorm's running statistics anew, as the weights are now, on the first training batches."""
+        with collecting(model) as found:
+            self.begin(model, "train")
+            for batch in itertools.islice(self._sample, self.recalibrate if found else 0):
+                self.measure(model, self.to(batch, device))
 
     def apply(self, function: Callable[[Any, Any], Any], params: Params, batch: Any, *, training: bool = True) -> Any:
         """Returns function(model, batch) with `params` in place of the model's own: pure, for torch.func."""

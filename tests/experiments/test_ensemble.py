@@ -27,7 +27,7 @@ def test_eight_members_of_every_variant_equal_eight_single_runs(name):
     numbers = {n: v for n, v in base.hyperparameters().items() if n != "lr" and np.isfinite(v)}
     # RAdam's ρ_∞ > 4 bounds its β from below
     members = [
-        base.replace(**{n: v * (f**0.01 if "beta" in n and name == "radam" else f) for n, v in numbers.items()}, name=f"{name}-{k}")
+        base.replace(**{n: v * (f**0.01 if "beta" in n and "radam" in name else f) for n, v in numbers.items()}, name=f"{name}-{k}")
         for k, f in enumerate(FACTORS[:4])
     ]  # fmt: skip
     steps = 5 if name == "no-stepsize-correction" else 9  # it makes rounding ten times as large with every second step

@@ -42,7 +42,7 @@ def test_every_variant_renders(name):
     shown = recipe._repr_markdown_()
     for path, block in recipe.blocks():
         equation = block.equation(path.split(".")[0], latex=True)
-        if isinstance(block, blocks.Successive | blocks.Standard):
+        if isinstance(block, blocks.Successive | blocks.Standard | blocks.Last):
             continue
         assert (equation.replace("m_t/D_t", recipe.solve.symbol[1]) if path == "decay" else equation) in shown
     assert shown.count("$$") == (2 if recipe.vectors is None else 4)
