@@ -24,7 +24,7 @@ REFUSED = ("lbfgs", "sdlbfgs", "adaqn", "bfgs", "dfp", "sr1", "ggt", "soap")
 
 def takes_one_gradient(name):
     analysis = variants.get(name).analysis
-    return not (analysis.inputs or analysis.second_gradient or analysis.needs_rows)
+    return not (analysis.inputs or analysis.second_gradient or analysis.needs_rows or analysis.reads_out)
 
 
 WRITTEN = [name for name in variants.names() if takes_one_gradient(name) and name not in REFUSED]
@@ -237,6 +237,7 @@ class ByShape(Rectifier):
         (variants.get("lbfgs"), "block TwoLoop in slot 'solve' keeps a history"),
         (variants.get("soap"), "block SOAPBasis in slot 'basis' works at some steps only"),
         (variants.get("sgd-qn"), "block SameBatch in slot 'pairs' takes more than a gradient: a second gradient"),
+        (variants.get("ema-adamw"), "in slot 'readout' evaluates other weights than it trains"),
         (variants.get("kfac"), "block KroneckerFactors in slot 'basis' takes more than a gradient: G, A"),
     ],
 )
