@@ -13,7 +13,7 @@ import sandbox
 from sandbox.cli import interrupt
 from sandbox.utils import interrupts
 
-FAILED, BAD_USAGE = 1, 2
+FAILED, BAD_USAGE, CLOSED = 1, 2, 141
 INTERRUPTED = interrupt.EXIT_CODE
 
 
@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stdout.write(f"{command.interrupted()}\n")
         return INTERRUPTED
+    except BrokenPipeError:
+        raise
     except (ValueError, TypeError, OSError, ImportError) as error:
         if os.environ.get("APOLLO_SANDBOX_TRACEBACK"):
             raise
@@ -46,6 +48,9 @@ def run() -> None:
     """Entry point of the installed command."""
     try:
         sys.exit(main())
+    except BrokenPipeError:  # as of `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(CLOSED)
     except KeyboardInterrupt:
         sys.stderr.write("apollo-sandbox: interrupted\n")
         sys.exit(INTERRUPTED)

@@ -1,5 +1,6 @@
 """The command line as a user sees it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -240,3 +241,16 @@ def test_curvature_without_an_estimate(tmp_path, capsys):
     assert "no estimate of the Hessian in sgd, adamw" in error
     assert "estimate(self, B, x)" in error
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("command", [["compare", "--help"], ["variants"]])
+def test_a_reader_that_goes_away_is_no_error(command):
+    """As in `apollo-sandbox variants | head`: no traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    found = subprocess.run(
+        [sys.executable, "-c", "from sandbox.cli import run; run()", *command], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert "Traceback" not in found.stderr
+    assert found.returncode != 0

@@ -188,6 +188,7 @@ REFUSED = [
     "not known in a basis other",
     "do not go together",
     "scope 'global' makes one vector of all tensors",
+    "moves θ after the projection",
 ]
 
 
