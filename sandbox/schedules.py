@@ -15,7 +15,7 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
-from sandbox.utils import suggest
+from sandbox.utils import imports, suggest
 
 __all__ = [
     "NAMES",
@@ -32,10 +32,21 @@ __all__ = [
 
 Schedule = str | Callable[[torch.optim.Optimizer, int], LRScheduler | None]
 
+DECAY = 5  # the last 1/DECAY of the updates, in which the rate of "wsd" falls
+
+
+def _stable_then_decay(optimizer: torch.optim.Optimizer, steps: int, form: Callable[[float], float]) -> LambdaLR:
+    """A constant rate, then η (1 - form(x)), x from 0 to 1 over the last fifth of the updates   (Hu et al. 2024, WSD)."""
+    start = steps - steps // DECAY
+    return LambdaLR(optimizer, lambda k: 1.0 if k <= start else max(0.0, 1 - form((k - start) / (steps - start))))
+
+
 NAMES: dict[str, Callable[[torch.optim.Optimizer, int], LRScheduler | None]] = {
     "constant": lambda optimizer, steps: None,
     "cosine": lambda optimizer, steps: CosineAnnealingLR(optimizer, max(steps, 1)),
     "linear": lambda optimizer, steps: LambdaLR(optimizer, lambda k: max(0.0, 1 - k / max(steps, 1))),
+    "wsd": lambda optimizer, steps: _stable_then_decay(optimizer, steps, lambda x: x),
+    "wsd-sqrt": lambda optimizer, steps: _stable_then_decay(optimizer, steps, math.sqrt),
     "inverse-sqrt": lambda optimizer, steps: LambdaLR(optimizer, lambda k: 1 / math.sqrt(k + 1)),
 }
 
@@ -122,10 +133,15 @@ def warmup(
 
 
 def checked(schedule: Schedule) -> Schedule:
-    """The schedule.  Raises ValueError for an unknown name, TypeError for what is neither a name nor a function."""
-    if isinstance(schedule, str):
+    """The schedule; of "module:function" the function.
+
+    Raises ValueError for an unknown name, TypeError for what is neither a name nor a function.
+    """
+    if isinstance(schedule, str) and ":" not in schedule:
         if schedule not in NAMES:
             raise ValueError(suggest.unknown("schedule", schedule, NAMES))
+    elif isinstance(schedule, str):
+        return checked(imports.attribute(schedule))
     elif not callable(schedule):
         raise TypeError(f"schedule must be a name or a function (optimizer, steps) -> LRScheduler, got {schedule!r}")
     return schedule

@@ -114,7 +114,12 @@ class ComparisonSettings(ExecutionSettings, Options):
     trials: int | None = option(None, "Trials per variant (rates + 4 for each number; of other tuners, rates).", least=1)
     limit: int | None = option(None, "Trials at most, while the best lies at an end of what was tried (trials + 6).", least=1)
     warmup: int | None = option(None, "Updates of linear warm-up (a tenth of the steps).", least=0)
-    schedule: Any = option("constant", "After the warm-up: constant, cosine, linear or inverse-sqrt.")
+    schedule: Any = option(
+        "constant",
+        "After the warm-up: constant, cosine, linear, inverse-sqrt, wsd (constant, then linear to 0 in the last fifth), "
+        "wsd-sqrt (there as 1 - √), or module:function. From Python also variant -> schedule, the others constant. "
+        "Schedule-free recipes and rates that are functions of t stay constant.",
+    )
     evaluations: int | None = option(
         None, "Points of a curve (at most 20, and as many as make a run evaluate half as many rows as it trains on).", least=1
     )

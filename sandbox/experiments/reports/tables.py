@@ -130,13 +130,13 @@ def checklist(result: ComparisonData) -> Table:
     edges = [s.name for s in result.summaries if s.on_edge or not s.tuned]
     decays = {m.name: untuned_decay(m, settings.search) for m in plan.methods}
     fixed = [f"{name} ({value:g})" for name, value in decays.items() if value]
-    constant = settings.schedule == "constant"
+    constant = plan.schedules == "constant"
     lines = [
         ("every variant tuned over as many trials", plan.tuned and len(set(trials.values())) == 1,
          ", ".join(f"{n} {k}" for n, k in trials.items()) if plan.tuned else "untuned"),
         ("every chosen rate inside its range", plan.tuned and not edges, f"on an edge: {', '.join(edges)}" if edges else ""),
         ("weight decay tuned where there is one", not fixed, f"fixed: {', '.join(fixed)}" if fixed else ""),
-        ("a schedule tied to the length, rates tuned for it", not constant, f"{settings.schedule}, {plan.steps} updates"),
+        ("a schedule tied to the length, rates tuned for it", not constant, f"{plan.schedules}; {plan.steps} updates"),
         ("compared at the end of training", settings.time_limit is None, "" if settings.time_limit is None else "time limit"),
         ("several lengths or sizes", False, f"one: {plan.steps} updates"),
         ("the choice of rates in the intervals", plan.tuned and settings.tuning_seeds > 1,
@@ -171,11 +171,10 @@ def notes(result: ComparisonData) -> list[str]:
     plan, settings = result.plan, result.plan.settings
     first = (result.summaries or plan.methods)[0].name
     better = "higher" if plan.task.higher_is_better else "lower"
-    schedule = settings.schedule if isinstance(settings.schedule, str) else "a schedule of one's own"
     what = f"{plan.trials} {'trials' if settings.search else 'rates'}"
     tuning = f"{what} × {settings.tuning_seeds} tuning seeds per variant, chosen on validation loss"
     lines = [
-        f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {schedule}), {plan.seeds} paired seeds; "
+        f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {plan.schedules}), {plan.seeds} paired seeds; "
         f"{tuning if plan.tuned else 'each at its own default rate, untuned'}.",
         f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % Student t interval; p: "
         f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",

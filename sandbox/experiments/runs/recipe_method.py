@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sandbox.blocks import ScheduleFree
 from sandbox.blocks.number import show
 from sandbox.forms import lookup, toml
 from sandbox.optimizer import Optimizer
@@ -38,6 +39,11 @@ class RecipeMethod:
     def moving(self) -> bool:
         """Whether the rate is a function of t."""
         return callable(self.recipe.lr) and not isinstance(self.recipe.lr, torch.Tensor)
+
+    @property
+    def steady(self) -> bool:
+        """Whether its rate must not follow a schedule: it is a function of t, or the recipe is schedule-free."""
+        return self.moving or isinstance(self.recipe.readout, ScheduleFree)
 
     @property
     def second_order(self) -> bool:

@@ -53,6 +53,7 @@ class TorchOptimizer:
 
     gradients_per_call = 1
     moving = False
+    steady = False
 
     @property
     def functions(self) -> int:

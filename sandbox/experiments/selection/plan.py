@@ -58,9 +58,24 @@ class ComparisonPlan:
         """Variant -> why its runs are made one by one, where they do not train together."""
         if not self.settings.vectorised or self.settings.backend != "eager":
             return dict.fromkeys(self.names, "")
-        schedule, options = self.settings.schedule, self.settings.options
-        reasons = {m.name: vectorised.why_not(self.task, m, schedule, options) for m in self.methods}
+        options = self.settings.options
+        reasons = {m.name: vectorised.why_not(self.task, m, self.schedule(m), options) for m in self.methods}
         return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    def schedule(self, method: Method) -> Any:
+        """Returns the schedule of a method's rate: a name or a function; constant where it must not follow one."""
+        schedule = self.settings.schedule
+        if isinstance(schedule, Mapping):
+            schedule = schedule.get(method.name, "constant")
+        return "constant" if method.steady else schedules.checked(schedule)
+
+    @property
+    def schedules(self) -> str:
+        """What rates do after the warm-up, in words: what most variants have, and who has something else."""
+        by_name = {m.name: _named(self.schedule(m)) for m in self.methods}
+        usual = max(dict.fromkeys(by_name.values()), key=list(by_name.values()).count)
+        others = [f"{name}: {schedule}" for name, schedule in by_name.items() if schedule != usual]
+        return ", ".join([usual, *others])
 
     @property
     def tuned(self) -> bool:
@@ -93,8 +108,8 @@ class ComparisonPlan:
         run = Run(
             task=self.task.name, method=method.replaced(dict(rest)).fingerprint(), lr=float(numbers["lr"]), seed=0, role=role,
             steps=self.steps, at=self.at if role == "final" else (self.steps,),
-            full_at=() if role == "tuning" else (self.steps,), warmup=self.warmup,
-            schedule=self.settings.schedule, numbers=rest, options=self.settings.options, probes=self._probes_text,
+            full_at=() if role == "tuning" else (self.steps,), warmup=0 if method.moving else self.warmup,
+            schedule=self.schedule(method), numbers=rest, options=self.settings.options, probes=self._probes_text,
             way=vectorised.TOGETHER if together else backends.get(self.settings.backend).name, code=self._codes[method.name],
         )  # fmt: skip
         return [dataclasses.replace(run, seed=seed) for seed in seeds]
@@ -116,10 +131,13 @@ class ComparisonPlan:
     @functools.cached_property
     def _codes(self) -> dict[str, str]:
         """Variant -> fingerprint of all code and data that its runs depend on."""
-        schedule = None if isinstance(self.settings.schedule, str) else self.settings.schedule
-        shared = self.task, schedule, [p for name, p in find(self.probes).items() if ALL.get(name) is not p]
-        reuse = self.settings.reuse
-        return {m.name: identity.fingerprint([identity.package(), m.parts(), shared], reuse) for m in self.methods}
+        own, reuse = [p for name, p in find(self.probes).items() if ALL.get(name) is not p], self.settings.reuse
+
+        def fingerprint(m: Method) -> str:
+            schedule = None if isinstance(self.schedule(m), str) else self.schedule(m)
+            return identity.fingerprint([identity.package(), m.parts(), (self.task, schedule, own)], reuse)
+
+        return {m.name: fingerprint(m) for m in self.methods}
 
     @functools.cached_property
     def _probes_text(self) -> str:
@@ -148,7 +166,7 @@ class ComparisonPlan:
             **{name: getattr(s, name) for name in ("tuning_seeds", "rates", "spacing", "tuner")},
             **{name: getattr(self, name) for name in ("trials", "limit", "steps", "warmup")},
             **{name: getattr(s, name) for name in ("vectorised", "every")},
-            "schedule": s.schedule if isinstance(s.schedule, str) else repr(s.schedule),
+            "schedule": self.schedules,
             "evaluated_at": list(self.at),
             "evaluated_share": self.evaluated_share,
             "training_sample": self.task.training_sample is not None,
@@ -164,6 +182,10 @@ class ComparisonPlan:
         }
 
 
+def _named(schedule: Any) -> str:
+    return schedule if isinstance(schedule, str) else getattr(schedule, "__name__", "a function")
+
+
 def untuned_decay(method: Any, search: Mapping[str, Any] | None) -> float:
     """Returns the largest weight decay of a method that is not searched, 0 where there is none."""
     fixed = [v for name, v in method.hyperparameters().items() if name not in (search or {}) and name.endswith("weight_decay")]
@@ -173,20 +195,20 @@ def untuned_decay(method: Any, search: Mapping[str, Any] | None) -> float:
 def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings) -> ComparisonPlan:
     """Returns the plan.  Raises ValueError or TypeError for settings that methods or task do not allow."""
     resolved, resolved_task, warmup = methods(recipes, "compare"), tasks.get(task), settings.warmup
-    moving = {m.name for m in resolved if isinstance(m, RecipeMethod) and m.moving}
     for method in resolved:
         if not method.lr > 0:
             raise ValueError(f"{method.name}: compare tunes a rate around the recipe's own, which must be a number above 0")
-        if method.name in moving and ((warmup or 0) > 0 or settings.schedule != "constant"):
-            raise ValueError(f"{method.name}: its rate is a function of t; with it, warmup must be 0 and schedule 'constant'")
     steps = resolved_task.steps if settings.steps is None else settings.steps
     whole("steps", steps, 1)
     if warmup is None:
-        warmup = 0 if moving else steps // 10
+        warmup = steps // 10
     if warmup > steps:
         raise ValueError(f"warmup must lie in [0, {steps}], the number of steps, got {warmup}")
     backends.get(settings.backend)
-    schedules.checked(settings.schedule)
+    for name, schedule in settings.schedule.items() if isinstance(settings.schedule, Mapping) else [("", settings.schedule)]:
+        schedules.checked(schedule)
+        if name and name not in (names := [m.name for m in resolved]):
+            raise ValueError(f"schedule: {suggest.unknown('variant', name, names)}")
     Watch((), every=settings.every)
     options = settings.options
     if options.device != "cpu" and resolved_task.pure:

@@ -42,7 +42,6 @@ class SavedTask:
 class SavedSettings:
     """Those settings of `ComparisonSettings` that reports show."""
 
-    schedule: str
     search: Mapping[str, Any]
     rates: int
     tuner: str
@@ -63,6 +62,7 @@ class SavedPlan:
     limit: int
     seeds: int
     refusals: dict[str, str]
+    schedules: str
     at: tuple[int, ...]
     evaluated_share: float
 
@@ -83,7 +83,7 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
     methods = [SavedMethod(name, defaults[name], text, decays[name]) for name, text in facts["recipes"].items()]
     return SavedPlan(
         settings=SavedSettings(
-            **{name: facts[name] for name in ("schedule", "search", "rates", "tuner", "tuning_seeds")},
+            **{name: facts[name] for name in ("search", "rates", "tuner", "tuning_seeds")},
             time_limit=facts["options"]["time_limit"],
         ),
         methods=methods,
@@ -91,6 +91,7 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
         **{name: facts[name] for name in ("steps", "warmup", "trials", "limit")},
         seeds=len(facts["seeds"]["final"]),
         refusals=facts["one by one"],
+        schedules=facts["schedule"],
         at=tuple(facts["evaluated_at"]),
         evaluated_share=facts["evaluated_share"],
     )
