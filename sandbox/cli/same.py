@@ -37,7 +37,7 @@ class Same(interrupt.Command):
     explain: bool = True
     """Try known differences where the steps differ."""
     seconds: float = 60.0
-    """How long to try them."""
+    """How long to try them, in seconds of the processor."""
     short: bool = False
     """Print one line."""
 

@@ -24,8 +24,12 @@ SINGLE, HALF = 2.0**-24, 2.0**-8  # float32's and bfloat16's unit
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Of one case.  worst: the largest difference of two steps, of their size.  grown: what one unit in the last place of each
-    gradient makes of it.  step, place: where they part first, from 1 and 0; None: nowhere.  failed: an error of one of them."""
+    """Of one case.
+
+    worst: the largest difference of two steps, of their size.  grown: what one unit in the last place of each gradient makes of
+    it.  step, place: where they part first, from 1 and 0; None: nowhere.  places: of all tensors that part.  failed: an error
+    of one of them.  undecided: whether rounding alone grows to whole steps.
+    """
 
     case: Case
     worst: float
@@ -33,6 +37,7 @@ class Outcome:
     step: int | None = None
     place: int | None = None
     size: float = 0.0
+    places: tuple[int, ...] = ()
     failed: str | None = None
     undecided: bool = False
 
@@ -110,12 +115,14 @@ class Comparison:
         grown = torch.stack([battery.differences(r, s).nan_to_num(math.inf) for r, s in shaken]).amax(0).cummax(0).values
         allowed = (8.0 if self.unit == HALF else MARGIN) * (grown + self.unit) + MARGIN * ULP * theta
         apart = (difference > allowed) & (allowed < 1)
-        row = Outcome(case, worst, float(grown.amax()), undecided=bool((allowed >= 1).any()))
+        finite = float(torch.where(grown < math.inf, grown, 0.0).amax())
+        row = Outcome(case, worst, finite, undecided=bool((allowed >= 1).any()))
         if not apart.any():
             return row
         step = int(apart.any(1).nonzero()[0])
         place = int(torch.where(apart[step], difference[step], -1.0).argmax())
-        return dataclasses.replace(row, step=step + 1, place=place, size=float(difference[step, place]))
+        places = tuple(apart.any(0).nonzero().flatten().tolist())
+        return dataclasses.replace(row, step=step + 1, place=place, size=float(difference[step, place]), places=places)
 
     def near(self, one: Method, two: Method, case: Case, steps: int = 3) -> bool:
         """Whether the first steps are equal at a glance: what is not is not worth a comparison."""
@@ -127,14 +134,16 @@ class Comparison:
 
     def explain(self, one: Method, two: Method, cases: list[Case], seconds: float) -> Explanation | None:
         """Returns the changes with which one of them equals the other; None where none was found in the time."""
-        end = time.monotonic() + seconds
+        end = time.process_time() + seconds
         best: Explanation | None = None
-        for changed, other in self._starts(one, two, cases):
-            made, left = self._search(changed, other, cases, end)
-            if made and (best is None or len(left) < len(best.unexplained)):
-                best = Explanation(changed.name, other.name, [change.text for change in made], left)
-            if best is not None and not best.unexplained:
-                break
+        starts = list(self._starts(one, two, cases))
+        for pairs in (False, True):
+            for changed, other in starts:
+                made, left = self._search(changed, other, cases, end, pairs)
+                if made and (best is None or len(left) < len(best.unexplained)):
+                    best = Explanation(changed.name, other.name, [change.text for change in made], left)
+                if best is not None and not best.unexplained:
+                    return best
         return best
 
     def _starts(self, one: Method, two: Method, cases: list[Case]) -> Iterator[tuple[Method, Method]]:
@@ -158,18 +167,22 @@ class Comparison:
                     return base
         return None
 
-    def _search(self, method: Method, other: Method, cases: list[Case], end: float) -> tuple[list[Change], list[str]]:
+    def _search(
+        self, method: Method, other: Method, cases: list[Case], end: float, pairs: bool
+    ) -> tuple[list[Change], list[str]]:
         """Returns changes, at most three, and the cases in which they do not make the method equal.
 
-        Greedily by cases: what makes the first one equal that is not, alone or two at once, then the next.
+        Greedily by cases: what makes the first one equal that is not, alone or, with `pairs`, two at once, then the next.
         """
         made: list[Change] = []
         left: list[str] = []
-        while len(made) < 3 and time.monotonic() < end:
+        while len(made) < 3 and time.process_time() < end:
             apart = [o for case in cases if case.name not in left and not (o := self.compare(method, other, case)).equal]
             if not apart:
                 return made, left
-            best = self._best(method, other, [c for c in cases if c.name not in left], apart[0], {c.topic for c in made}, end)
+            best = self._best(
+                method, other, [c for c in cases if c.name not in left], apart[0], {c.topic for c in made}, end, pairs
+            )
             if best is None:
                 left.append(apart[0].case.name)
                 continue
@@ -178,7 +191,7 @@ class Comparison:
         return made, [case.name for case in cases if not self.compare(method, other, case).equal]
 
     def _best(
-        self, method: Method, other: Method, cases: list[Case], first: Outcome, topics: set[str], end: float
+        self, method: Method, other: Method, cases: list[Case], first: Outcome, topics: set[str], end: float, pairs: bool
     ) -> list[Change] | None:
         """Returns one change, or two, that make equal the first case that is not, and keep those before it."""
         case, steps = first.case, min(max(2, first.step or 2), self.steps)
@@ -190,8 +203,8 @@ class Comparison:
         single = [c for c in changes.of(method, other, self.lr) if not topics & set(c.topic.split(", "))]
         good = [[c] for c in single if works(c.method)] or [[c] for c in self._fits(method, other, case) if works(c.method)]
         if not good:
-            for one in single:
-                if time.monotonic() > end:
+            for one in single if pairs else ():
+                if time.process_time() > end:
                     break
                 taken = {*topics, *one.topic.split(", ")}
                 more = [c for c in changes.of(one.method, other, self.lr) if not taken & set(c.topic.split(", "))]
@@ -204,11 +217,13 @@ class Comparison:
     def _fits(self, method: Method, other: Method, case: Case) -> list[Change]:
         """Numbers fitted to the other method: the best of usual values, refined, and rounded to few digits if that will do."""
         target = self.run(other, case, steps=4)
+        if target.failed:
+            return []
 
         def distance(names: tuple[str, ...], value: float) -> float:
             try:
                 run = self.problem.run(at(names, value), case, self.lr, 4)
-                return float(battery.differences(run, target).nan_to_num(2.0).amax())
+                return math.inf if run.failed else float(battery.differences(run, target).nan_to_num(2.0).amax())
             except (ValueError, TypeError):
                 return math.inf
 

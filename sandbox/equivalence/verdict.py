@@ -57,11 +57,15 @@ class Sameness:
                 f"equal to rounding of {self.precision}: {len(self.outcomes)} cases of {self.steps} steps, largest difference "
                 f"{worst:.1e} of a step (one unit in the last place of the gradients makes {grown:.1e})"
             )
+        apart = {place for o in self.outcomes for place in (range(len(self.tensors)) if o.failed else o.places)}
+        alike = [name for place, name in enumerate(self.tensors) if place not in apart]
         if self.explanation is None:
-            return "different, and no known difference explains it"
+            shapes = f"; equal for tensors of the shape of {', '.join(alike)}" if alike else ""
+            return f"different, and no known difference explains it{shapes}"
         changed, changes = self.explanation.changed, "; ".join(self.explanation.changes)
         rest = f", but in: {', '.join(self.explanation.unexplained)}" if self.explanation.unexplained else ""
-        return f"different; {changed} equals {self.explanation.other} with: {changes}{rest}"
+        unit = "" if self.precision == "float64" else f" (to rounding of {self.precision})"
+        return f"different; {changed} equals {self.explanation.other} with: {changes}{rest}{unit}"
 
     def __str__(self) -> str:
         """The answer."""
@@ -104,7 +108,7 @@ def same(
     one, two: a Recipe, a torch optimizer's class, a function of (params, lr=…), or a text: a variant's name, a TOML file, the
         name of a class of torch.optim, "module:Class" or "file.py:Class", also with arguments: "AdamW(eps=1e-6)".
     lr: the rate of both; default the first one's own.  Each has the numbers that it declares.
-    steps: of each case.  explain: whether known differences are tried, for `seconds` at most.
+    steps: of each case.  explain: whether known differences are tried, for about `seconds` of the processor at most.
     Raises ValueError where no tensor is trained by both, and where a method draws random numbers of its own.
     """
     one, two = resolve(one), resolve(two)

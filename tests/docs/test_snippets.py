@@ -19,7 +19,8 @@ PAGES = {
 }
 # Pages that train or check for more than a second.
 SLOW = (
-    *("README.md", "docs/experiments.md", "docs/how-to/export.md", "docs/how-to/own-loop.md", "docs/how-to/tune.md"),
+    *("README.md", "docs/experiments.md", "docs/how-to/export.md", "docs/how-to/tune.md"),
+    *("docs/how-to/own-loop.md", "docs/how-to/same.md"),
     *(f"docs/tutorials/{name}.md" for name in ("curvature", "first-comparison", "own-network", "theorem")),
 )
 # What a page takes for granted, and names of its own.
