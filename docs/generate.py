@@ -32,7 +32,10 @@ MODULES = (
     *("theory_checks.search.adversary", "variants"),
 )
 FAMILIES = ("apollo", "ablations", "peers", "adaptive", "history", "matrix")
-COMMANDS = (*("compare", "report", "sweep", "curvature", "calibrate", "check", "study", "same", "show", "variants", "tasks"),)
+COMMANDS = (
+    *("compare", "report", "sweep", "curvature", "calibrate", "check", "study"),
+    *("same", "show", "source", "variants", "tasks"),
+)
 STEPS = 40
 
 

@@ -1,6 +1,8 @@
 """A recipe as one Python file: it runs without this package, and makes the steps that the reference makes."""
 
 import importlib.util
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,8 @@ from sandbox.optimizer.source_state import from_file, to_file
 from tests import outside_blocks
 from tests.forms import runner
 
-LONGEST, LONGEST_OF_MATRICES = 111, 160
+PAGE = Path(__file__).parents[2] / "docs/how-to/source.md"
+LONGEST, LONGEST_OF_MATRICES = 110, 160
 
 # Recipes of one gradient whose blocks keep histories, or work at some steps only.
 REFUSED = ("lbfgs", "sdlbfgs", "adaqn", "bfgs", "dfp", "sr1", "ggt", "soap")
@@ -60,6 +63,25 @@ def trained(tmp_path_factory):
         (folder / f"{stem(name)}.py").write_text(source(recipe, **options))
     subprocess.run([sys.executable, runner.__file__, str(folder)], check=True, timeout=280, cwd=folder)
     return torch.load(folder / "results.pt", weights_only=True)
+
+
+def table(trained):
+    """The page's rows: recipe -> (lines, largest difference)."""
+    return {
+        name: (len(source(name).splitlines()), (trained[stem(name)] - reference(name)).abs().max().item()) for name in WRITTEN
+    }
+
+
+def test_the_page_has_every_file_with_its_lines(trained):
+    """`WRITE_TABLES=1` writes the table anew."""
+    rows, text = table(trained), PAGE.read_text()
+    if os.environ.get("WRITE_TABLES"):
+        head = text[: text.index("|---|---|---|\n") + len("|---|---|---|\n")]
+        PAGE.write_text(
+            head + "".join(f"| {name} | {lines} | {f'{gap:.0e}' if gap else 0} |\n" for name, (lines, gap) in rows.items())
+        )
+    stated = dict(re.findall(r"^\| ([\w-]+) \| (\d+) \| [\de.+-]+ \|$", PAGE.read_text(), re.MULTILINE))
+    assert stated == {name: str(lines) for name, (lines, _) in rows.items()}
 
 
 def load(text, tmp_path, name="written"):

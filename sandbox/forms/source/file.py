@@ -6,6 +6,7 @@ import dataclasses
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -143,6 +144,16 @@ class File:
         rest = [part for text in paragraphs(self._about()[1:]) for part in text]
         lines = [*first, "", *printed(self.recipe), *rest, '"""']
         return [f"    {line}" for line in lines]
+
+    def defaults(self) -> dict[str, Any]:
+        """The class's arguments and their defaults."""
+        values = self.roles[0].recipe.hyperparameters()
+        pair = {"betas": tuple(values[path] for path in step.BETAS)} if self.roles[0].betas else {}
+        return {"lr": self._lr(), **pair, **{entry: value for entry, _, value, _ in self._numbers()}}
+
+    def is_share(self, name: str) -> bool:
+        """Whether a number lies in [0, 1), as β does."""
+        return any(entry == name and interval == "[0, 1)" for entry, _, _, interval in self._numbers())
 
     def _numbers(self) -> list[tuple[str, str, float, str]]:
         """(entry of a group, dotted path, value, interval) of each number but the rate and the pair of β."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _MARKED = re.compile(r"[«»]\d+|[A-Za-z_]\w*")
-_PARAGRAPH = 9  # lines, at least, of slots that follow each other
+_PARAGRAPH = 13  # lines, at least, of slots that follow each other
 
 
 @dataclasses.dataclass(frozen=True)
