@@ -77,7 +77,7 @@ class Eigenbasis(TwoSided):
             # L = Q_L λ_L Q_Lᵀ,  R = Q_R λ_R Q_Rᵀ
             (a, QL), (b, QR) = eigh(L), eigh(R)
             a, b = a.clamp(min=self.eps).to(x.g.dtype)[:, None], b.clamp(min=self.eps).to(x.g.dtype)[None, :]
-            return {"QL": QL, "QR": QR, "a": a, "b": b}
+            return {"QL": QL.to(L.dtype), "QR": QR.to(R.dtype), "a": a, "b": b}
 
         return {"L": L, "R": R, **when(x.due, fresh, old)}
 
@@ -127,10 +127,12 @@ class Kronecker(Eigenbasis):
 class DelayedKronecker(Kronecker):
     """v' = Q_Lᵀ v Q_R of the factors before this step, Q decomposed after steps 1, k, 2k, …   (Frans et al. 2025, SPlus).
 
-    Factors and numbers as in `Kronecker`; the first step is made in standard coordinates.
+    Factors and numbers as in `Kronecker`; the first step is made in standard coordinates.  Nothing is divided by an eigenvalue,
+    so matrices have the precision of the step.
     """
 
     before = False
+    exact = False
 
     def due(self, t: Any) -> Any:
         """At t = 1, k, 2k, …"""

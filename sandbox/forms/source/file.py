@@ -72,6 +72,10 @@ def roles_of(recipe: Recipe, *, stored: bool, fixed: Sequence[str]) -> list[Role
         raise Refused(f"block {type(recipe.readout).__name__} in slot 'readout' evaluates other weights than it trains")
     matrices, vectors = recipe.of(torch.empty(2, 2)), recipe.of(torch.empty(2))
     one = [matrices] if matrices is vectors else [matrices, vectors]
+    for role in one:
+        if role.analysis.reads_out:
+            block = type(role.readout).__name__
+            raise Refused(f"{block} in slot 'readout' evaluates other weights than it trains, and a file's class has no eval()")
     allowed = {"lr"}.union(*(role.analysis.recalled for role in one))
     for name in fixed:
         if name not in allowed:
