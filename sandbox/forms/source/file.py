@@ -68,8 +68,6 @@ def roles_of(recipe: Recipe, *, stored: bool, fixed: Sequence[str]) -> list[Role
     if analysis.second_gradient or analysis.needs_rows or set(analysis.inputs) - {"hessian"}:
         needs = ", ".join(analysis.inputs) or "a second gradient of each batch"
         raise Refused(f"{_blamed(recipe, ('again', *analysis.inputs))} takes more than a gradient: {needs}")
-    if analysis.reads_out:
-        raise Refused(f"block {type(recipe.readout).__name__} in slot 'readout' evaluates other weights than it trains")
     matrices, vectors = recipe.of(torch.empty(2, 2)), recipe.of(torch.empty(2))
     one = [matrices] if matrices is vectors else [matrices, vectors]
     for role in one:
