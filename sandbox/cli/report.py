@@ -19,12 +19,15 @@ class Report(interrupt.Command):
     Try:
       apollo-sandbox report results/digits-mlp
       apollo-sandbox report results/digits-mlp --latex
+      apollo-sandbox report results/digits-mlp --target 0.95
     """
 
     folder: Positional[Path]
     """Where `compare` has written its results."""
     latex: bool = False
     """Print the tables for a paper, in place of those for the screen."""
+    target: float | None = None
+    """Show too how soon the runs reach this value of the task's metric on the validation split."""
 
     def main(self) -> int:
         """Shows the tables and writes the files."""
@@ -41,6 +44,12 @@ class Report(interrupt.Command):
             screen.table(console, head, rows)
         for line in tables.notes(result):
             screen.say(console, line)
+        if result.summaries and self.target is not None:
+            parts, notes = result.to_target(self.target).shown()
+            for head, rows in parts:
+                screen.table(console, head, rows)
+            for line in notes:
+                screen.say(console, line)
         if result.summaries:
             screen.say(console, f"Written to {result.folder}/: {', '.join(comparison.FILES)}")
         return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox.experiments.reports import figures, page, tables
 from sandbox.experiments.reports.comparison_data import ComparisonData
 from sandbox.experiments.runs.store import atomically, write_frames
+from sandbox.experiments.selection import targets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +59,16 @@ class Comparison(ComparisonData, tables.Shown):
         """Writes the page, tables and pictures into another folder."""
         write(dataclasses.replace(self, folder=Path(folder)))
         write_frames(Path(folder), self.runs, self.probes if len(self.probes) else None)
+
+    def to_target(self, target: float, column: str = "validation_metric") -> tables.ToTargetTable:
+        """Returns how soon the runs of each variant reach a value of a column of `runs`, the task's metric by default.
+
+        Raises ValueError for a target that is not finite, and an unknown column.
+        """
+        metric = column.endswith("metric")
+        higher = self.plan.task.higher_is_better if metric else False
+        rows = targets.reach(self.runs, [s.name for s in self.summaries], column, target, higher=higher)
+        return tables.ToTargetTable(rows, f"{self.plan.task.metric if metric else column} {'≥' if higher else '≤'} {target:g}")
 
     def shown(self) -> tuple[list[tables.Table], list[str]]:
         """Returns results and differences, with notes."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html as web
 import math
 
 from sandbox.experiments.reports.comparison_data import ComparisonData, Summary
 from sandbox.experiments.selection import search, statistics
 from sandbox.experiments.selection.plan import untuned_decay
+from sandbox.experiments.selection.targets import ToTarget
 from sandbox.utils.literal import latex as escape_latex
 from sandbox.utils.literal import markdown as literal
 
@@ -286,3 +288,29 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return html(*self.shown())
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ToTargetTable(Shown):
+    """How soon the variants of a comparison reach a target: `rows`, one per variant; what: the target in words."""
+
+    rows: list[ToTarget]
+    what: str
+
+    def shown(self) -> tuple[list[Table], list[str]]:
+        """Returns one row per variant, and what must be known to read it."""
+        head = ["variant", "reached [95 %]", "median updates", "restricted mean", "minus the first [95 %]", "p"]
+        body = []
+        for row in self.rows:
+            low, high = row.interval
+            share = f"{100 * row.share:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+            d = row.difference
+            difference = ["—", "—"] if d is None else _difference(d, d.p, ".3g")
+            median = "not by half" if math.isinf(row.median) else f"{row.median:.0f}"
+            body.append([row.name, share, median, f"{row.restricted_mean:.4g}", *difference])
+        notes = [
+            f"Updates until {self.what}, where an evaluation says so.  A run that does not get there counts with all of its "
+            "updates in the restricted mean and the differences, which are paired by seed; p is not corrected for several "
+            "variants, and the choice of rates is not in the intervals."
+        ]
+        return [(head, body)], notes

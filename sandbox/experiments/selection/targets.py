@@ -1,0 +1,117 @@
+"""How soon variants reach a target, and performance profiles over several tasks.
+
+    result = sandbox.compare(["apollo", "adamw"], "digits-mlp")
+    print(result.to_target(0.95))                   # of the task's metric, on the validation split
+
+A run that never gets there is censored at its last update.  A target is reached where an evaluation says so: all variants are
+evaluated at the same updates, and what lies between two of them is not seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from sandbox.experiments.selection import statistics
+
+Times = Mapping[str, Mapping[str, float]]  # variant -> task -> time to target: infinity where it was not reached
+
+
+@dataclasses.dataclass(frozen=True)
+class ToTarget:
+    """How soon the runs of a variant reached a target.
+
+    steps: of each seed, infinity where it was not reached.  share: of the runs that reached it, with its exact 95 % interval
+    (Clopper and Pearson 1934).  median: infinite where fewer than half did.  restricted_mean: of min(steps, end).
+    difference: of min(steps, end) to the first variant's, paired by seed; None for the first.
+    """
+
+    name: str
+    steps: tuple[float, ...]
+    share: float
+    interval: tuple[float, float]
+    median: float
+    restricted_mean: float
+    difference: statistics.Difference | None
+
+
+def reach(runs: pl.DataFrame, names: Sequence[str], column: str, target: float, *, higher: bool) -> list[ToTarget]:
+    """Returns how soon each variant's final runs have a value of `column` at the target or beyond.
+
+    runs: all rows of a comparison.  higher: whether higher values are better.
+    Raises ValueError for a target that is not finite, and a column that is not there.
+    """
+    from scipy import stats
+
+    if not math.isfinite(target):
+        raise ValueError(f"target must be a finite number, got {target}")
+    if column not in runs.columns:
+        raise ValueError(f"column must be one of the rows' columns, got {column!r}")
+    there = pl.col(column) >= target if higher else pl.col(column) <= target
+    final, rows = runs.filter(pl.col("role") == "final"), list[ToTarget]()
+    first: list[float] | None = None
+    for name in names:
+        own = final.filter(pl.col("variant") == name)
+        end = float(own["steps"].max() or 0)  # type: ignore[arg-type]
+        hits = own.filter(there & pl.col(column).is_not_nan()).group_by("seed").agg(pl.col("step").min())
+        by_seed = dict(hits.iter_rows())
+        steps = tuple(float(by_seed.get(seed, math.inf)) for seed in own["seed"].unique().sort())
+        reached = sum(map(math.isfinite, steps))
+        interval = stats.binomtest(reached, len(steps)).proportion_ci(0.95, method="exact")
+        cut = [min(s, end) for s in steps]
+        difference = None if first is None else statistics.paired(cut, first)
+        first = cut if first is None else first
+        rows.append(
+            ToTarget(
+                name, steps, reached / len(steps), (float(interval.low), float(interval.high)),
+                float(np.median(steps)) if 2 * reached >= len(steps) else math.inf, float(np.mean(cut)), difference,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def profile(times: Times, ratios: Sequence[float]) -> dict[str, list[float]]:
+    """Returns each variant's performance profile: the share of tasks on which it takes at most a ratio of the best time.
+
+    ρ_s(τ) = |{p: t_sp ≤ τ min_r t_rp}| / |{p}|   (Dolan and Moré 2002).  With three variants or more, the order of two of them
+    may depend on the others: see ratios of pairs too.
+    Raises ValueError where variants have different tasks.
+    """
+    tasks = {frozenset(by_task) for by_task in times.values()}
+    if len(tasks) != 1 or not all(tasks):
+        raise ValueError("every variant must have a time, or infinity, for each of the same tasks")
+    (every,) = tasks
+    best = {task: min(by_task[task] for by_task in times.values()) for task in every}
+
+    def ratio(time: float, task: str) -> float:
+        return time / best[task] if math.isfinite(time) else math.inf
+
+    rows = {name: [ratio(time, task) for task, time in by_task.items()] for name, by_task in times.items()}
+    return {name: [sum(r <= tau for r in row) / len(row) for tau in ratios] for name, row in rows.items()}
+
+
+def score(times: Times, limit: float = 4.0, points: int = 100) -> dict[str, float]:
+    """Returns the mean of each performance profile for τ from 1 to `limit`, by the trapezoidal rule: AlgoPerf's score."""
+    ratios = np.linspace(1.0, limit, points)
+    return {name: float(np.trapezoid(rho, ratios) / (limit - 1)) for name, rho in profile(times, ratios.tolist()).items()}
+
+
+def algoperf_scores(times: Times, held_out: Mapping[str, str], limit: float = 4.0) -> dict[str, float]:
+    """Returns AlgoPerf's scores (Dahl et al. 2023): a base workload counts only if its held-out variant is reached too.
+
+    times: of base and held-out workloads; NaN where one was not run.  held_out: held-out workload -> its base.  A time beyond
+    `limit` times the best one counts as not reached; on a held-out workload so does one whose base was not reached.
+    """
+    table = {name: dict(row) for name, row in times.items()}
+    base = [task for task in next(iter(table.values())) if task not in held_out]
+    for row in table.values():
+        row.update({task: math.inf for task, of in held_out.items() if not math.isfinite(row[of])})
+    best = {t: min((r[t] for r in table.values() if not math.isnan(r[t])), default=math.inf) for t in (*base, *held_out)}
+    for row in table.values():
+        row.update({task: math.inf for task, time in row.items() if time > limit * best[task]})
+        row.update({of: math.inf for task, of in held_out.items() if not math.isfinite(row[task])})
+    return score({n: {t: r[t] if math.isfinite(r[t]) else math.inf for t in base} for n, r in table.items()}, limit)
