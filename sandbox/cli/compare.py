@@ -21,8 +21,8 @@ class Compare(interrupt.Command):
 
     The first variant is what the others are compared with. A variant is a name (apollo-sandbox variants), a recipe in a TOML
     file, module:attribute, or a torch optimizer: "torch.optim:Muon(momentum=0.95)". Every variant gets the same number of
-    learning rates on a log grid around its default, chosen on validation loss; then fresh seeds, the test split scored once.
-    The same command again only adds what is missing.
+    learning rates, searched from its default on until the best one lies inside, chosen on validation loss; then fresh seeds,
+    the test split scored once. The same command again only adds what is missing.
 
     Try:
       apollo-sandbox compare apollo scale-invariant hessian-ema adamw sgd --task digits-mlp

@@ -3,9 +3,11 @@
     result = sandbox.compare(["apollo", "adamw", "torch.optim:Muon(momentum=0.95)"], "digits-mlp")
     print(result)
 
-Every variant gets the same number of trials: by default learning rates, on a log grid around its own default.  The numbers with
-the lowest mean validation loss over the tuning seeds are chosen, and an optimum on the edge of its range is reported.  Then
-fresh seeds: the same initialisation and order of batches for every variant, the test split evaluated once, at the end.
+Every variant gets the same number of trials: by default learning rates, from its own default on until the best one lies between
+worse ones, and then between those (`selection.bracket`).  The numbers with the lowest mean validation loss over the tuning
+seeds are chosen.  Then fresh seeds: the same initialisation and order of batches for every variant, the test split evaluated
+once, at the end.  Numbers that other tuning seeds might have chosen get a few final runs too, and the intervals include that
+choice (`selection.contenders`).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def compare(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettin
     recipes: names, recipes, TOML files or "module:attribute"; or torch optimizers: see `sandbox.TorchOptimizer`.
     task: a name, "module:attribute", "file.py:attribute" or a Task.
 
-    Every seed is a pair: one initialisation and order of batches for all variants.  Rates are a factor `spacing` apart.
+    Every seed is a pair: one initialisation and order of batches for all variants.
     A schedule may be a function (optimizer, updates) -> LRScheduler.  Where runs train together, "ms/step" is a run's share.
     Probes measure in every run of a recipe, for all tensors together, without `truth`, into `Comparison.probes` and
     probes.parquet.  Results are written to results/<task>, or to `out`; a folder of `sandbox.sweep` is refused.  Two calls at
