@@ -13,6 +13,7 @@ from sandbox.blocks import (
     FastAndSlow,
     GaussNewtonEMA,
     HessianEMA,
+    NesterovEMA,
     NesterovMoment,
     NesterovSecondMoment,
     NoRectifier,
@@ -147,6 +148,48 @@ def mars_adamw() -> Recipe:
         curvature=SecondMoment(beta=0.99),
         rectifier=SquareRoot(eps=1e-8),
         decay=AdamWDecay(weight_decay=0.0),
+    )
+
+
+def signum() -> Recipe:
+    """θ = θ - η (sign m + γ θ), m = β m + (1-β) g, β = 0.9 (Bernstein et al. 2018, signSGD with momentum)."""
+    return Recipe(
+        lr=1e-4,
+        moment=EMA(beta=0.9, bias_correction=False),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        solve=Sign(),
+        decay=AdamWDecay(weight_decay=0.0),
+    )
+
+
+def mars_lion() -> Recipe:
+    """Signum on g + γ β/(1-β) (g - g'), each tensor clipped to norm 1 (Yuan et al. 2024); one β = 0.95, unlike Lion.
+
+    Differs from the authors' code: it trains tensors of one axis by AdamW.
+    """
+    return Recipe(
+        lr=3e-3,
+        gradient=(VarianceReduction(gamma=0.025, beta=0.95), ClipParameterNorm(max_norm=1.0)),
+        moment=EMA(beta=0.95, bias_correction=False),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        solve=Sign(),
+        decay=AdamWDecay(weight_decay=0.0),
+    )
+
+
+def nadamw() -> Recipe:
+    """AdamW on (β m + (1-β) g)/(1-βᵗ), one step ahead (Dozat 2016; AlgoPerf's baseline, Dahl et al. 2023).
+
+    Differs from torch.optim.NAdam, whose momentum follows a schedule.
+    """
+    return Recipe(
+        lr=1e-3,
+        moment=NesterovEMA(beta=0.9, bias_correction=True),
+        curvature=SecondMoment(beta=0.999),
+        rectifier=SquareRoot(eps=1e-8),
+        decay=AdamWDecay(weight_decay=0.01),
     )
 
 

@@ -103,15 +103,28 @@ class NesterovMoment(RawEMA):
 class NesterovEMA(RawEMA):
     """m = β m + (1-β) g;  u = β m + (1-β) g   (Jordan et al. 2024, Muon: one step ahead on the average).
 
-    beta: β in [0, 1).
+    beta: β in [0, 1).  bias_correction: True divides u by 1-βᵗ (NAdamW, AlgoPerf's baseline).
     """
 
     beta: Number = number(default=0.95, range="[0, 1)")
-    latex = r"m_t = \beta m_{t-1} + (1-\beta) g_t,\quad u_t = \beta m_t + (1-\beta) g_t"
+    bias_correction: bool = False
+
+    @property
+    def text(self) -> str:
+        """The equation, with or without correction."""
+        u = "(β m + (1-β) g)/(1-βᵗ)" if self.bias_correction else "β m + (1-β) g"
+        return f"m = β m + (1-β) g;  u = {u}"
+
+    @property
+    def latex(self) -> str:
+        """The equation, with or without correction."""
+        u = r"\beta m_t + (1-\beta) g_t"
+        return r"m_t = \beta m_{t-1} + (1-\beta) g_t,\quad u_t = " + (rf"({u})/(1-\beta^t)" if self.bias_correction else u)
 
     def step(self, x: Flow, *, m: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """One step ahead, and m."""
         # m_t = β m_{t-1} + (1-β) g
         m = self.beta * m + (1 - self.beta) * x.value
-        # u_t = β m_t + (1-β) g
-        return self.beta * m + (1 - self.beta) * x.value, {"m": m}
+        # u_t = β m_t + (1-β) g, over 1-β^t where it is corrected
+        u = self.beta * m + (1 - self.beta) * x.value
+        return (u * x.c.unbias if self.bias_correction else u), {"m": m}

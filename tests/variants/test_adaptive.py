@@ -148,6 +148,25 @@ def mars(s, t, x, g, lr):
     return (1 - lr * 0.1) * x - lr * s["m"] / (1 - 0.95**t) / (np.sqrt(s["v"] / (1 - 0.99**t)) + 1e-8)
 
 
+def signum(s, t, x, g, lr):
+    s["m"] = 0.9 * s["m"] + 0.1 * g
+    return (1 - lr * 0.1) * x - lr * np.sign(s["m"])
+
+
+def mars_lion(s, t, x, g, lr):
+    c = g + 0.025 * 0.95 / 0.05 * (g - s["g"])
+    s["g"] = g
+    s["m"] = 0.95 * s["m"] + 0.05 * c * min(1.0, 1 / np.linalg.norm(c))
+    return (1 - lr * 0.1) * x - lr * np.sign(s["m"])
+
+
+def nadamw(s, t, x, g, lr):
+    s["m"] = 0.9 * s["m"] + 0.1 * g
+    s["v"] = 0.999 * s["v"] + 0.001 * g**2
+    u = (0.9 * s["m"] + 0.1 * g) / (1 - 0.9**t)
+    return (1 - lr * 0.1) * x - lr * u / (np.sqrt(s["v"] / (1 - 0.999**t)) + 1e-8)
+
+
 def adabound(s, t, x, g, lr, largest=False):
     s["m"] = 0.9 * s["m"] + 0.1 * g
     s["v"] = 0.999 * s["v"] + 0.001 * g**2
@@ -178,6 +197,9 @@ BOUND = {"rectifier.ratio": 10.0, "rectifier.gamma": 0.1}
     [
         ("adan", {"decay.weight_decay": 0.1}, adan, 0.01),
         ("lion", {"decay.weight_decay": 0.1}, lion, 0.01),
+        ("signum", {"decay.weight_decay": 0.1}, signum, 0.01),
+        ("mars-lion", {"decay.weight_decay": 0.1}, mars_lion, 0.01),
+        ("nadamw", {"decay.weight_decay": 0.1}, nadamw, 0.01),
         ("ademamix", {"moment.slow_beta": 0.99}, ademamix, 0.01),
         ("mars-adamw", {"decay.weight_decay": 0.1}, mars, 0.01),
         ("adabound", BOUND, adabound, 0.01),
