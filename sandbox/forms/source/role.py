@@ -124,10 +124,11 @@ class Role:
         for write in self.step.writes:
             target, function, value = re.fullmatch(r"(.*)\.(copy_|fill_)\((.*)\)", write).groups()  # type: ignore[union-attr]
             if target in vectors:
-                lines += [f"for state, part in zip(states, {_atom(value)}.split(sizes), strict=True):"]
+                lines += [f"for state, part in zip(states, torch.split({value}, sizes), strict=True):"]
                 lines += [f'    state["{target}"].copy_(part.view_as(state["{target}"]))']
             elif target == "p":
-                lines += [f"for p, part in zip(params, ({value}).split(sizes), strict=True):", "    p.copy_(part.view_as(p))"]
+                lines += [f"for p, part in zip(params, torch.split({value}, sizes), strict=True):"]
+                lines += ["    p.copy_(part.view_as(p))"]
             else:
                 own = target if target.startswith("state[") else f'state["{target}"]'
                 lines += ["for state in states:", f"    {own}.{function}({value})"]
@@ -180,10 +181,6 @@ class Role:
         channels = "p.shape[:1] + (1,) * (p.ndim - 1)" if self.recipe.scope == "channel" and kind == SCOPE else "()"
         shape = {ROWS: "(rows, 1)", COLUMNS: f"(1, {columns})"}.get(kind, channels)
         return f"torch.full({shape}, {literal(float(value))}, dtype=wide, device=p.device)"
-
-
-def _atom(value: str) -> str:
-    return value if value.isidentifier() else f"({value})"
 
 
 def _largest(recipe: Recipe) -> str:
