@@ -200,7 +200,7 @@ class Change:
     method: Method
 
 
-def of(method: Method, other: Method, lr: float) -> list[Change]:
+def known_changes(method: Method, other: Method, lr: float) -> list[Change]:
     """Returns every change that can be made to a method; lr: the rate of the comparison."""
     changes = [Change(text, "given", dataclasses.replace(method, **fields)) for text, fields in _SHOWN.items()]
     declared = {k: v for k, v in other.numbers().items() if (mine := method.numbers().get(k)) is not None and mine != v}

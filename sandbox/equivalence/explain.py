@@ -200,14 +200,14 @@ class Comparison:
         def works(m: Method) -> bool:
             return self.near(m, other, case, steps) and all(self.compare(m, other, c).equal for c in [case, *before])
 
-        single = [c for c in changes.of(method, other, self.lr) if not topics & set(c.topic.split(", "))]
+        single = [c for c in changes.known_changes(method, other, self.lr) if not topics & set(c.topic.split(", "))]
         good = [[c] for c in single if works(c.method)] or [[c] for c in self._fits(method, other, case) if works(c.method)]
         if not good:
             for one in single if pairs else ():
                 if time.process_time() > end:
                     break
                 taken = {*topics, *one.topic.split(", ")}
-                more = [c for c in changes.of(one.method, other, self.lr) if not taken & set(c.topic.split(", "))]
+                more = [c for c in changes.known_changes(one.method, other, self.lr) if not taken & set(c.topic.split(", "))]
                 more += self._fits(one.method, other, case) if one.topic == "numbers" else []
                 good += [[one, c] for c in more if works(c.method)]
                 if good:

@@ -88,7 +88,7 @@ class Sameness:
             if self.quantities:
                 lines.append(f"  {self.quantities}")
         for name, (mine, theirs) in self.numbers.items():
-            lines.append(f"  {name}: {_shown(mine)} and {_shown(theirs)}")
+            lines.append(f"  {name}: {_number_text(mine)} and {_number_text(theirs)}")
         if lost := [shape for shape in battery.SHAPES if shape not in self.tensors]:
             lines.append(f"  not compared, as one of them does not train it: {', '.join(lost)}")
         if unclear := [o.case.name for o in self.outcomes if o.undecided and o.equal]:
@@ -96,7 +96,7 @@ class Sameness:
         return "\n".join(lines)
 
 
-def _shown(value: float | None) -> str:
+def _number_text(value: float | None) -> str:
     return "none" if value is None else f"{value:g}"
 
 

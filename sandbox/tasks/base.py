@@ -110,12 +110,14 @@ class PureTask(Task):
         return [pytree.tree_map(lambda x: x[some], train)]
 
     def split_size(self, split: str) -> float:
-        """Returns the number of rows of a split; infinity where its tensors do not have equally many."""
-        return _rows(self.full(split)) or math.inf
+        """Returns the number of rows of a split; NaN where its tensors do not have equally many."""
+        with Generators(0, "evaluation", held=self.generators()):
+            return _rows(self.full(split)) or math.nan
 
     def update_size(self) -> float:
-        """Returns the number of rows in a batch; infinity where its tensors do not have equally many."""
-        return _rows(next(self.stream(0, {}))) or math.inf
+        """Returns the number of rows in a batch; NaN where its tensors do not have equally many."""
+        with Generators(0, "evaluation", held=self.generators()):
+            return _rows(next(self.stream(0, {}), None)) or math.nan
 
     @torch.no_grad()
     def evaluate(self, params: Params, split: str, /, *, sample: bool = False) -> tuple[float, ...]:

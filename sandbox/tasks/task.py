@@ -325,10 +325,10 @@ class Task:
         return sizes[split]
 
     def update_size(self) -> float:
-        """Returns the number of rows in a batch of training."""
+        """Returns the number of rows in a batch of training; NaN where there is none."""
         if self.batch_size is not None and isinstance(self.source("train"), Dataset):
             return float(self.batch_size)
-        return float(self.rows(self._sample[0]))
+        return float(self.rows(self._sample[0])) if self._sample else math.nan
 
     def full(self, split: str) -> Any:
         """Returns the batches of `evaluation(split)` as one.  Raises ValueError where they cannot be joined."""

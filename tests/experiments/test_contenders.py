@@ -78,7 +78,11 @@ def test_intervals_and_p_values_with_the_choice():
         assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
         assert found.p == pytest.approx(max(plain.p, 2 * stats.t.sf(d.mean() / error, freedom)))
         assert found.spread == pytest.approx(error * math.sqrt(10))
+        smallest = statistics.smallest_detectable(found.spread, 10, freedom=found.freedom)
+        t, shift = stats.t.ppf(0.975, freedom), smallest / error
+        assert stats.nct.sf(t, freedom, shift) + stats.nct.cdf(-t, freedom, shift) == pytest.approx(0.8, abs=2e-3)
     nothing = statistics.paired(a.tolist(), b.tolist(), Choice(math.inf, 2))
+    assert statistics.smallest_detectable(nothing.spread, 10, freedom=nothing.freedom) == math.inf
     assert (nothing.p, nothing.low, nothing.high) == (1.0, -math.inf, math.inf)
     assert statistics.paired([math.inf, *a[1:]], b.tolist(), Choice(1.0, 2)).p == 1.0
 

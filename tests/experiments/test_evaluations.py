@@ -152,6 +152,13 @@ def test_evaluations_cost_at_most_half_of_the_training(name):
     assert planned.evaluated_share <= 0.5
 
 
+def test_a_training_source_without_a_batch_has_no_size(tmp_path):
+    empty = task(train=lambda seed: [])
+    assert np.isnan(empty.update_size())
+    with pytest.raises(ValueError, match="at least one batch an epoch"):
+        compare(["sgd"], empty, seeds=2, rates=1, steps=3, out=tmp_path)
+
+
 def test_what_was_evaluated_is_told(tmp_path):
     result = compare(["sgd"], task(), seeds=2, rates=1, out=tmp_path)
     share = result.plan.evaluated_share

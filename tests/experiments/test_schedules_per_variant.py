@@ -40,7 +40,7 @@ def test_who_keeps_a_constant_rate():
         "adamw": "cosine", "schedule-free-adamw": "constant", "moving": "constant",
     }  # fmt: skip
     assert {name: run.warmup for name, run in runs.items()} == {"adamw": 5, "schedule-free-adamw": 5, "moving": 0}
-    assert found.schedules == "constant, adamw: cosine"
+    assert found.schedules == "cosine, schedule-free-adamw: constant, moving: its own rate without warm-up"
 
 
 def test_a_schedule_per_variant_and_by_import_path(tmp_path):

@@ -88,6 +88,9 @@ def test_of_a_comparison(tmp_path, capsys):
     expected = sgd.group_by("seed").agg(pl.col("step").min()).sort("seed")["step"].to_list()
     assert list(table.rows[0].steps) == expected
     assert "validation_loss ≤ 1e-09" in str(slow.to_target(1e-9, "validation_loss"))
+    with pytest.raises(ValueError, match="higher must say whether higher values of 'gradients'"):
+        slow.to_target(10, "gradients")
+    assert slow.to_target(10, "gradients", higher=True).rows[0].steps == (10.0,) * 3
     assert main(["report", str(tmp_path), "--target", "0.9"]) == 0
     assert "accuracy ≥ 0.9" in capsys.readouterr().out
     assert "not by half" in str(slow.to_target(1e-9, "validation_loss"))

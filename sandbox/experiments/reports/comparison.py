@@ -60,13 +60,19 @@ class Comparison(ComparisonData, tables.Shown):
         write(dataclasses.replace(self, folder=Path(folder)))
         write_frames(Path(folder), self.runs, self.probes if len(self.probes) else None)
 
-    def to_target(self, target: float, column: str = "validation_metric") -> tables.ToTargetTable:
+    def to_target(
+        self, target: float, column: str = "validation_metric", *, higher: bool | None = None
+    ) -> tables.ToTargetTable:
         """Returns how soon the runs of each variant reach a value of a column of `runs`, the task's metric by default.
 
-        Raises ValueError for a target that is not finite, and an unknown column.
+        higher: whether higher values are better; of losses and of the task's first metric that is known.
+        Raises ValueError for a target that is not finite, an unknown column, and one of which it is not known.
         """
-        metric = column.endswith("metric")
-        higher = self.plan.task.higher_is_better if metric else False
+        metric = column == "validation_metric"
+        if higher is None:
+            if not metric and not column.endswith("_loss"):
+                raise ValueError(f"higher must say whether higher values of {column!r} are better")
+            higher = metric and self.plan.task.higher_is_better
         rows = targets.reach(self.runs, [s.name for s in self.summaries], column, target, higher=higher)
         return tables.ToTargetTable(rows, f"{self.plan.task.metric if metric else column} {'≥' if higher else '≤'} {target:g}")
 

@@ -84,7 +84,7 @@ def budgets(result: ComparisonData) -> Table | None:
     rows = []
     for s in result.summaries:
         chosen = result.chosen[s.name]
-        best, flat = search.expected_best(chosen.trials), search.flatness(chosen.trials)
+        best, flat = search.expected_best(chosen.trials) if ks else [], search.flatness(chosen.trials)
         numbers = ", ".join(f"{n} {v:.3g}" if isinstance(v, float) else f"{n} {v}" for n, v in chosen.numbers.items())
         shown = [f"{best[k - 1]:.4g}" if k <= len(best) else "—" for k in ks]
         flatness = "—" if flat is None else f"{flat:.2f}"
@@ -118,7 +118,9 @@ def power(result: ComparisonData) -> Table | None:
     rows = []
     for s in others:
         sizes = [
-            "—" if d is None or d.mean is None else f"{statistics.smallest_detectable(d.spread, d.pairs):.2g}"
+            "—"
+            if d is None or d.mean is None
+            else f"{statistics.smallest_detectable(d.spread, d.pairs, freedom=d.freedom):.2g}"
             for d in (s.train_difference, s.test_difference)
         ]
         rows.append([s.name, *sizes])
@@ -187,7 +189,7 @@ def notes(result: ComparisonData) -> list[str]:
     if plan.tuned and settings.tuning_seeds > 1:
         others = f"other tuning seeds might have chosen {', '.join(contending)}" if contending else "no other rate contends"
         lines.append(f"Intervals and p include the choice of rates, which was by validation loss for both measures: {others}.")
-    sample = "" if plan.task.training_sample is None else "  Training losses before the end are on a fixed sample."
+    sample = "" if not plan.sampled else "  Training losses before the end are on a fixed sample."
     share = "" if math.isnan(plan.evaluated_share) else f"; {plan.evaluated_share:.2g} rows evaluated per row trained"
     lines.append(f"Evaluated at the start and at {len(plan.at)} points{share}.{sample}")
     if any(name not in plan.refusals for name in plan.names):

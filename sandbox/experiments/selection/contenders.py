@@ -42,7 +42,10 @@ def picks(trials: Sequence[Trial]) -> np.ndarray:
 
 
 def contending(trials: Sequence[Trial], chosen: Mapping[str, object]) -> list[Trial]:
-    """Returns the trials other than the chosen one that some resample prefers, in the order in which they were made."""
+    """Returns the trials other than the chosen one that some resample prefers, in the order in which they were made.
+
+    A trial that diverged with some tuning seed is none, though other seeds might have let it pass.
+    """
     if not trials or len(trials[0].losses) < 2 or any(len(t.losses) != len(trials[0].losses) for t in trials):
         return []
     preferred = [trials[i] for i in sorted(set(picks(trials).tolist()))]

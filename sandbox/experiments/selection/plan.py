@@ -62,6 +62,11 @@ class ComparisonPlan:
         reasons = {m.name: vectorised.why_not(self.task, m, self.schedule(m), options) for m in self.methods}
         return {name: reason for name, reason in reasons.items() if reason is not None}
 
+    @property
+    def sampled(self) -> bool:
+        """Whether training losses before the end are those of a sample."""
+        return self.task.training_sample is not None
+
     def schedule(self, method: Method) -> Any:
         """Returns the schedule of a method's rate: a name or a function; constant where it must not follow one."""
         schedule = self.settings.schedule
@@ -72,7 +77,7 @@ class ComparisonPlan:
     @property
     def schedules(self) -> str:
         """What rates do after the warm-up, in words: what most variants have, and who has something else."""
-        by_name = {m.name: _named(self.schedule(m)) for m in self.methods}
+        by_name = {m.name: "its own rate without warm-up" if m.moving else _named(self.schedule(m)) for m in self.methods}
         usual = max(dict.fromkeys(by_name.values()), key=list(by_name.values()).count)
         others = [f"{name}: {schedule}" for name, schedule in by_name.items() if schedule != usual]
         return ", ".join([usual, *others])
@@ -150,7 +155,7 @@ class ComparisonPlan:
         s, task = self.settings, self.task
         tuning = s.tuning_seeds * self.trials if self.tuned else 0
         train, validation = task.split_size("train"), task.split_size("validation")
-        point = validation + (train if task.training_sample is None else validation)
+        point = validation + (validation if self.sampled else train)
         evaluated = tuning * 2 * point + s.seeds * evaluated_rows(task, len(self.at))
         return evaluated / ((tuning + s.seeds) * trained_rows(task, self.steps, s.options))
 
@@ -169,7 +174,7 @@ class ComparisonPlan:
             "schedule": self.schedules,
             "evaluated_at": list(self.at),
             "evaluated_share": self.evaluated_share,
-            "training_sample": self.task.training_sample is not None,
+            "sampled": self.sampled,
             "search": {name: repr(space) for name, space in (s.search or {}).items()},
             "backend": str(s.backend),
             "options": dataclasses.asdict(s.options),
@@ -201,7 +206,7 @@ def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings)
     steps = resolved_task.steps if settings.steps is None else settings.steps
     whole("steps", steps, 1)
     if warmup is None:
-        warmup = steps // 10
+        warmup = 0 if all(method.moving for method in resolved) else steps // 10
     if warmup > steps:
         raise ValueError(f"warmup must lie in [0, {steps}], the number of steps, got {warmup}")
     backends.get(settings.backend)

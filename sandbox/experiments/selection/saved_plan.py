@@ -35,7 +35,6 @@ class SavedTask:
     name: str
     metric: str
     higher_is_better: bool
-    training_sample: bool | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +58,11 @@ class SavedPlan:
     steps: int
     warmup: int
     trials: int
-    limit: int
     seeds: int
     refusals: dict[str, str]
     schedules: str
     at: tuple[int, ...]
+    sampled: bool
     evaluated_share: float
 
     @property
@@ -87,11 +86,12 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
             time_limit=facts["options"]["time_limit"],
         ),
         methods=methods,
-        task=SavedTask(facts["task"], facts["metric"], facts["higher_is_better"], facts["training_sample"] or None),
-        **{name: facts[name] for name in ("steps", "warmup", "trials", "limit")},
+        task=SavedTask(facts["task"], facts["metric"], facts["higher_is_better"]),
+        **{name: facts[name] for name in ("steps", "warmup", "trials")},
         seeds=len(facts["seeds"]["final"]),
         refusals=facts["one by one"],
         schedules=facts["schedule"],
         at=tuple(facts["evaluated_at"]),
+        sampled=facts["sampled"],
         evaluated_share=facts["evaluated_share"],
     )

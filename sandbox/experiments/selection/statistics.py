@@ -31,7 +31,8 @@ class Difference:
     high: float | None
     p: float
     pairs: int
-    spread: float = 0.0  # standard deviation of the differences
+    spread: float = 0.0  # standard deviation of the differences; with a choice of rates √n times the error of their mean
+    freedom: float | None = None  # degrees of freedom of that error, where they are not pairs - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +66,12 @@ def paired(values: Sequence[float], base: Sequence[float], choice: Choice = Choi
     if not np.isfinite(d).all():
         return Difference(None, None, None, 1.0 if choice.variance else sign_flip(_signed_ranks(d, tie)), len(d))
     low, high = interval(d, choice=choice)
-    p, spread = sign_flip(d, tie), float(d.std(ddof=1)) if len(d) > 1 else np.inf
+    p, spread, own = sign_flip(d, tie), float(d.std(ddof=1)) if len(d) > 1 else np.inf, None
     if choice.variance and len(d) > 1:
-        error, freedom = _error(d, choice)
-        p = max(p, 2 * float(stdtr(freedom, -abs(float(d.mean())) / error)))
+        error, own = _error(d, choice)
+        p = max(p, 2 * float(stdtr(own, -abs(float(d.mean())) / error)))
         spread = error * math.sqrt(len(d))
-    return Difference(float(d.mean()), low, high, p, len(d), spread)
+    return Difference(float(d.mean()), low, high, p, len(d), spread, own)
 
 
 def _error(d: np.ndarray, choice: Choice) -> tuple[float, float]:
@@ -147,19 +148,21 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def smallest_detectable(spread: float, n: int, power: float = 0.8, level: float = 0.05) -> float:
+def smallest_detectable(spread: float, n: int, power: float = 0.8, level: float = 0.05, freedom: float | None = None) -> float:
     """Returns the smallest true mean difference that n pairs find with the given power, in a two-sided t-test at `level`.
 
     spread: standard deviation σ of the paired differences, taken as normal.  With T = (Z + δ√n/σ)/V, Z standard normal and
-    (n-1)V² chi-squared, solves P(|T| > t_{1-level/2}) = power for δ (Cohen 1988).  Infinite for n < 2, 0 without spread.
+    ν V² chi-squared with ν = `freedom` degrees of freedom, default n-1, solves P(|T| > t_{1-level/2}) = power for δ (Cohen
+    1988).  Infinite for n < 2, 0 without spread.
     """
-    if n < 2:
+    if n < 2 or math.isinf(spread):
         return np.inf
     from scipy import optimize, stats
 
     # V at the midpoints of 10,000 equal probabilities
-    V = np.sqrt(stats.chi2.ppf((np.arange(10_000) + 0.5) / 10_000, n - 1) / (n - 1))
-    far = stats.t.ppf(1 - level / 2, n - 1) * V
+    freedom = n - 1 if freedom is None else freedom
+    V = np.sqrt(stats.chi2.ppf((np.arange(10_000) + 0.5) / 10_000, freedom) / freedom)
+    far = stats.t.ppf(1 - level / 2, freedom) * V
 
     def lacking(shift: float) -> float:
         return float(np.mean(stats.norm.sf(far - shift) + stats.norm.cdf(-far - shift))) - power

@@ -40,7 +40,7 @@ class Statement:
         return dataclasses.replace(self, name=change(self.name), body=change(self.body))
 
 
-def written(statements: Sequence[Statement]) -> list[Line]:
+def fold_loops(statements: Sequence[Statement]) -> list[Line]:
     """The lines, with an empty one before a slot where a paragraph has grown long."""
     lines: list[Line] = []
     begun = 0
@@ -51,7 +51,7 @@ def written(statements: Sequence[Statement]) -> list[Line]:
         lines += [Line(text, "") for text in statement.comment]
         if statement.inside:
             lines.append(Line(f"for _ in range({statement.times}):", statement.owner))
-            lines += [Line(f"    {line.text}", line.owner) for line in written(statement.inside)]
+            lines += [Line(f"    {line.text}", line.owner) for line in fold_loops(statement.inside)]
         else:
             lines.append(Line(f"{statement.name} = {statement.body}", statement.owner))
     return lines

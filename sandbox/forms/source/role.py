@@ -136,7 +136,7 @@ class Role:
 
     def _needed(self, states: dict[str, str]) -> list[str]:
         """The states that the step reads or writes."""
-        return [name for name in states if name in self.step.used or self._written(name)]
+        return [name for name in states if name in self.step.used or self._writes_state(name)]
 
     def _read(self, p: str = "p") -> list[str]:
         rate = 'group["lr"]' if self.ratio == 1 else f'{literal(self.ratio)} * group["lr"]'
@@ -152,7 +152,7 @@ class Role:
         name = recalled.removesuffix("_old")
         return name if name in ("lr", *self.numbers.values()) else "1.0"
 
-    def _written(self, state: str) -> bool:
+    def _writes_state(self, state: str) -> bool:
         return any(line.startswith(f"{state}.") for line in self.step.writes)
 
     def _first_states(self, states: dict[str, str]) -> list[str]:

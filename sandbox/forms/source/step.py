@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sandbox.blocks import Flow, scope
 from sandbox.forms.source.expressions import Writer, names_of
-from sandbox.forms.source.loops import Line, Statement, folded, written
+from sandbox.forms.source.loops import Line, Statement, fold_loops, folded
 from sandbox.forms.source.recording import Apart, Channels, Node, Recorder, Refused
 from sandbox.recipe import Recipe, kernel, parts, pure
 
@@ -238,13 +238,13 @@ class _Statements:
             if several := [other for other in self.order if other.op == "part" and other.args[0] is node]:
                 node.name = self._name_parts(node, several)
             else:
-                node.name = computed[body] = self._fresh(self._wanted(node, names))
+                node.name = computed[body] = self._fresh(self._preferred_name(node, names))
             comment = [line for line in (node.site.comment if node.site else ()) if line not in told]
             told |= set(comment)
             owner = node.site.owner if node.site else "the step"
             lines.append(Statement(node.name, body, comment, owner, begins))
         loops = folded(tensors, self.writes(names))
-        return Step(written(numbers), written(loops), self.writes(names), self.used, self.writer.imports)
+        return Step(fold_loops(numbers), fold_loops(loops), self.writes(names), self.used, self.writer.imports)
 
     def _name_parts(self, node: Node, several: list[Node]) -> str:
         """Names for the parts of what returns several tensors; those that nothing needs are called _."""
@@ -269,7 +269,7 @@ class _Statements:
             return False
         return node.site.file == kernel.__file__ or node.site.place == users[0].site.place
 
-    def _wanted(self, node: Node, names: Names) -> str:
+    def _preferred_name(self, node: Node, names: Names) -> str:
         if node in self.finals:
             name = names.states[self.finals[node]]
             return name.removesuffix("_old") if name.endswith("_old") else f"{name}_new"

@@ -143,7 +143,7 @@ CLAIMS = (
     Claim(8, "Minibatch gradients can make the Hessian estimate wrong",
           Every(tuple(Better(_estimate("relative_error", arm, "full batches"), (_estimate("relative_error", arm),))
                       for arm in ("apollo", "apollo β=0")))),
-    Claim(9, "A secant equation over all parameters is too loose; one a parameter tensor is a good compromise",
+    Claim(9, "A secant equation over all parameters is too loose; one per parameter tensor is a good compromise",
           _on_and_off_the_floor(*(f"{scope}-secant" for scope in ("global", "channel", "coordinate")))),
     Claim(10, "The stepsize correction reduces variance: of B over minibatches, over its size, each method on its own path",
           Better(_estimate("variance", "apollo"), (_estimate("variance", "no-stepsize-correction"),))),
