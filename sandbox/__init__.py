@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sandbox.forms.source import source
     from sandbox.optimizer import Optimizer
     from sandbox.recipe import Recipe
+    from sandbox.recipe.find_roles import roles
     from sandbox.tasks import Task
 
 _NAMES = {
@@ -42,6 +43,7 @@ _NAMES = {
     "compare": "sandbox.experiments.compare",
     "inspect": "sandbox.experiments.inspect",
     "same": "sandbox.equivalence",
+    "roles": "sandbox.recipe.find_roles",
     "load": "sandbox.experiments.reports.saved",
     "source": "sandbox.forms.source",
     "sweep": "sandbox.experiments.sweep",
@@ -51,8 +53,8 @@ _MODULES = (
     *("experiments", "forms", "integrations", "probes", "schedules", "studies", "tasks"),
 )
 
-__all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "load", "same", "script"]
-__all__ += ["source", "sweep", *_MODULES]
+__all__ = ["Optimizer", "Recipe", "Task", "TorchOptimizer", "ablate", "compare", "export", "inspect", "load", "roles", "same"]
+__all__ += ["script", "source", "sweep", *_MODULES]
 
 lazy.install()
 __getattr__ = lazy.attach(__name__, modules=_MODULES, names=_NAMES)

@@ -34,9 +34,9 @@ def sm3() -> Recipe:
 
 
 def muon() -> Recipe:
-    """Momentum made orthogonal by five Newton-Schulz steps (Jordan et al. 2024; bfloat16 there); Adam for vectors.
+    """Momentum made orthogonal by five Newton-Schulz steps (Jordan et al. 2024; bfloat16 there); Adam for all others.
 
-    Differs from the authors' use: they leave embeddings and heads to Adam too, which here takes a group of their own.
+    Embeddings and heads are left to Adam, as the authors do, where roles are known: an optimizer is given the model itself.
     `weight_decay=` of an optimizer or a group is for matrices and vectors alike, as everywhere;
     `replace(**{"decay.weight_decay": …})` is for matrices alone, "vectors.decay.weight_decay" for vectors.
     """
@@ -48,6 +48,7 @@ def muon() -> Recipe:
         solve=Orthogonalize(steps=5, scale="original"),
         decay=AdamWDecay(weight_decay=0.0),
         vectors=_adam(lr=3e-4, beta=0.9, beta2=0.95, eps=1e-10),
+        roles={"embedding": "vectors", "head": "vectors"},
     )
 
 

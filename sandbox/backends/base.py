@@ -20,7 +20,7 @@ class Cohort:
 
     members: their places in the group.  states: their entries in the optimizer's state.  cache: whatever the backend keeps for
     them, None at first.  name: of a member, by its place in the group.  changed: whether tensors in the states were replaced
-    since it was last reset.
+    since it was last reset.  branch: which of the group's recipes trains them (`Recipe.branch`).
     params: where each rank has a part of them, the local tensors; parts: which parts, None where this process is alone.
     last: the host numbers, by `analysis.host_names`.  In the states they are views of one tensor, so that a step writes them
     all at once, and its version tells whether somebody else has written to one.
@@ -34,9 +34,10 @@ class Cohort:
         last: Mapping[str, float],
         name: Callable[[int], str],
         parts: list[Part] | None = None,
+        branch: str = "",
     ) -> None:
         self.members, self.params, self.states, self.last = members, params, states, dict(last)
-        self.parts = parts
+        self.parts, self.branch = parts, branch
         self.shapes = [p.shape for p in params]
         self.cache: Any = None
         self.name, self.changed = name, True

@@ -14,6 +14,7 @@ from sandbox.cli.check import Check
 from sandbox.cli.compare import Compare
 from sandbox.cli.curvature import Curvature
 from sandbox.cli.report import Report
+from sandbox.cli.roles import Roles
 from sandbox.cli.same import Same
 from sandbox.cli.source import Source
 from sandbox.cli.study import Study
@@ -26,6 +27,7 @@ Command = (
     | Annotated[Show, subcommand("show")]
     | Annotated[Source, subcommand("source")]
     | Annotated[Tasks, subcommand("tasks")]
+    | Annotated[Roles, subcommand("roles")]
     | Annotated[Check, subcommand("check")]
     | Annotated[Sweep, subcommand("sweep")]
     | Annotated[Calibrate, subcommand("calibrate")]

@@ -46,7 +46,7 @@ class Compare(interrupt.Command):
         """Runs the comparison and shows its tables."""
         with interrupts.postponed():
             from sandbox.experiments.compare import compare
-            from sandbox.experiments.reports import comparison, tables
+            from sandbox.experiments.reports import comparison
             from sandbox.experiments.selection.search import parse_range
 
         arguments = options.values(self, ComparisonSettings)
@@ -59,9 +59,10 @@ class Compare(interrupt.Command):
         arguments |= {"search": dict(parse_range(text) for text in self.search) or None, "out": self._folder()}
         with screen.progress(console) as progress:
             result = compare(list(self.variants), self.task, **{**arguments, "progress": progress})
-        for head, rows in tables.from_comparison(result):
+        shown, notes = result.shown()
+        for head, rows in shown:
             screen.table(console, head, rows)
-        for line in tables.notes(result):
+        for line in notes:
             screen.say(console, line)
         screen.say(console, f"Written to {result.folder}/: {', '.join(comparison.FILES)}")
         return 1 if result.failures else 0  # of a user's code

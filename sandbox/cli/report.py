@@ -37,12 +37,13 @@ class Report(interrupt.Command):
         console = screen.console()
         if result.summaries:
             comparison.write(result)
+        shown, notes = tables.shown(result)
         if self.latex:
-            print(tables.latex(tables.from_comparison(result)))
+            print(tables.latex(shown))
             return 0
-        for head, rows in tables.from_comparison(result) if result.summaries else []:
+        for head, rows in shown:
             screen.table(console, head, rows)
-        for line in tables.notes(result):
+        for line in notes:
             screen.say(console, line)
         if result.summaries and self.target is not None:
             parts, notes = result.to_target(self.target).shown()

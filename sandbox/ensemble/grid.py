@@ -59,7 +59,7 @@ def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
     def look(varied: Any, state: Any, params: Any, batch: Any, z: Any) -> Any:
         recipe = group.recipe(varied)
         inputs = {}
-        observed, at = _FactorLoss(loss, recipe), recipe.basis.factors
+        observed, at = _FactorLoss(loss, recipe, group.roles), recipe.basis.factors
         grads, value = grad_and_value(observed if at == "given" else loss)(params, batch)
         if recipe.analysis.second_order:
             # Hz as the gradient of ∇f(θ)ᵀz
@@ -87,16 +87,16 @@ def member_update(group: Group, probes: dict[str, Probe], before: bool) -> Calla
     def update(varied: Any, lr: Tensor, state: Any, params: Any, grads: Any, inputs: Any, old: Any) -> Any:
         recipe = group.recipe(varied)
         if not probes:
-            return *recipe.update(state, params, grads, lr=lr, **inputs), {}, ()
-        leaves = pytree.tree_leaves(params)
+            return *recipe.update(state, params, grads, lr=lr, roles=group.roles, **inputs), {}, ()
+        leaves, each = pytree.tree_leaves(params), recipe.each(params, group.roles)
         by_leaf: dict[int, views.View] = {}
         sizes = [p.numel() for p in leaves]
 
         def observe(members: list[int], x: Any) -> None:
-            parts = views.split(views.from_flow(recipe.of(leaves[members[0]]), x), [sizes[i] for i in members])
+            parts = views.split(views.from_flow(each[members[0]], x), [sizes[i] for i in members])
             by_leaf.update(zip(members, parts, strict=True))
 
-        state, params = recipe.update(state, params, grads, lr=lr, observe=observe, **inputs)
+        state, params = recipe.update(state, params, grads, lr=lr, roles=group.roles, observe=observe, **inputs)
         view = views.join([by_leaf[i] for i in sorted(by_leaf)])
         if old:
             view = dataclasses.replace(view, D_old=old[0], lr_before=old[1])
@@ -120,12 +120,12 @@ def second_look(group: Group, loss: Loss) -> Callable[..., Any] | None:
 class _FactorLoss:
     """A loss that collects K-FAC's factors of the layers whose weight has a recipe that takes them."""
 
-    def __init__(self, loss: Loss, recipe: Recipe) -> None:
-        self.loss, self.recipe = loss, recipe
+    def __init__(self, loss: Loss, recipe: Recipe, roles: Any) -> None:
+        self.loss, self.recipe, self.roles = loss, recipe, roles
 
     def __call__(self, params: Any, batch: Any) -> Tensor:
         leaves = pytree.tree_leaves(params)
-        self.layers = [i for i, p in enumerate(leaves) if self.recipe.of(p).basis.factors]
+        self.layers = [i for i, one in enumerate(self.recipe.each(params, self.roles)) if one.basis.factors]
         self.seen = factors.Seen([leaves[i] for i in self.layers], drawn=self.recipe.basis.factors == "sampled")
         with self.seen.watching():
             return self.loss(params, batch)

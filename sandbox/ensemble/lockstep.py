@@ -19,7 +19,7 @@ from sandbox.ensemble.members import Group
 from sandbox.ensemble.settings import Settings
 from sandbox.probes.occupancy import mask_of
 from sandbox.probes.watch import need
-from sandbox.recipe import parts
+from sandbox.recipe import Recipe, parts
 from sandbox.tasks import Task, streams
 from sandbox.tasks.data import concatenate
 from sandbox.utils import interrupts
@@ -45,17 +45,19 @@ class Lockstep:
         configs = len(group.configs)
         starts = grid.stack([self._start(seed) for seed in seeds])
         self.device = pytree.tree_leaves(starts)[0].device
-        self.group = group = dataclasses.replace(group, varied=[v.to(self.device) for v in group.varied])
+        self.group = group = dataclasses.replace(
+            group, varied=[v.to(self.device) for v in group.varied], roles=_roles(self.task, group.first)
+        )
         self.params = pytree.tree_map(lambda p: p[:, None].expand(-1, configs, *p.shape[1:]).clone(), starts)
         self.recipe = group.first
         one = pytree.tree_map(lambda p: p[0, 0], self.params)
-        state = self.recipe.init(one)
+        state, self.each = self.recipe.init(one, roles=group.roles), self.recipe.each(one, group.roles)
         self.state = pytree.tree_map(lambda s: s.expand(len(seeds), configs, *s.shape).clone(), state)
-        every = [pair for p in pytree.tree_leaves(one) for pair in self.recipe.of(p).blocks()]
+        every = [pair for own in self.each for pair in own.blocks()]
         if group.varied and any(block.initial(name) for _, block in every for name in block.state):
             # numbers that differ may be in the first state
             rows = zip(*(v.tolist() for v in group.varied), strict=True)
-            states = grid.stack([group.recipe(numbers).init(one) for numbers in rows])
+            states = grid.stack([group.recipe(numbers).init(one, roles=group.roles) for numbers in rows])
             self.state = pytree.tree_map(lambda s: s.expand(len(seeds), *s.shape).clone(), states)
         self.streams = [iter(self.task.batches(seed)) for seed in seeds]
         self.seeds, self.draws = seeds, 0
@@ -157,7 +159,7 @@ class Lockstep:
             return compiled(self.group, self.task, function, inputs)
         if self._recorded is None:
             # a function of t is a user's code, and called at every step
-            fixed = not any(self.recipe.of(p[0, 0]).analysis.has_schedules for p in pytree.tree_leaves(self.params))
+            fixed = not any(own.analysis.has_schedules for own in self.each)
             small = recorded.fits(self.params, self.settings.memory)
             self._recorded = recorded.grid_step(self.group, self._loss) if small and fixed else function
         return self._recorded
@@ -187,11 +189,11 @@ class Lockstep:
 
     def _evaluated(self) -> Any:
         """Returns the weights to evaluate."""
-        if not any(self.recipe.of(p[0, 0]).analysis.reads_out for p in pytree.tree_leaves(self.params)):
+        if not any(own.analysis.reads_out for own in self.each):
             return self.params
 
         def read(varied: Any, state: Any, params: Any) -> Any:
-            return self.group.recipe(varied).evaluated(state, params)
+            return self.group.recipe(varied).evaluated(state, params, roles=self.group.roles)
 
         inputs, axes = (self.group.varied, self.state, self.params), (grid.CONFIGURATION, grid.MEMBER, grid.MEMBER)
         if self.batched:
@@ -215,7 +217,7 @@ class Lockstep:
         def share(varied: Any, state: Any, params: Any) -> Tensor:
             recipe = parts.at_step(self.group.recipe(varied), t)
             leaves, spec = pytree.tree_flatten(params)
-            masks = [mask_of(recipe, own, p) for own, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
+            masks = map(mask_of, recipe.each(params, self.group.roles), spec.flatten_up_to(state), leaves)
             floors = [m.reshape(-1) for m in masks if m is not None]
             return torch.cat(floors).to(torch.float64).mean() if floors else torch.full((), math.nan, dtype=torch.float64)
 
@@ -224,6 +226,11 @@ class Lockstep:
         inputs, axes = (self.group.varied, self.state, self.params), (grid.CONFIGURATION, grid.MEMBER, grid.MEMBER)
         shares = grid.over_grid(share, axes)(*inputs) if self.batched else share(*grid.member(inputs, axes, 0, 0))
         return shares.reshape(-1).cpu().numpy()
+
+
+def _roles(task: Task, recipe: Recipe) -> Any:
+    """Returns the roles of the task's parameters, for a recipe that has some."""
+    return {name: found.role for name, found in task.parameter_roles().items()} if recipe.roles else None
 
 
 class _Rewound(streams.Generators):

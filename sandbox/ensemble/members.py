@@ -40,6 +40,7 @@ class Group:
     spec: Any
     fixed: list[Any]  # the leaves, None where they vary
     varied: list[Tensor]  # (configs,) in float64, in the order of the Nones
+    roles: Any = None  # of the parameters: see `Recipe.init`
 
     @property
     def first(self) -> Recipe:

@@ -45,6 +45,7 @@ from sandbox.blocks import (
 )
 from sandbox.equivalence import methods
 from sandbox.equivalence.methods import Method
+from sandbox.optimizer import groups
 from sandbox.recipe import Recipe
 
 
@@ -341,7 +342,7 @@ def _recipes(recipe: Recipe, lr: float, weight_decay: float) -> Iterator[tuple[s
         factors = {f"orthogonal steps times {text}": dataclasses.replace(solve, scale=key) for key, text in scales.items()}
         yield "solve", {text: {"solve": new} for text, new in factors.items()}
         yield "precision", {"orthogonalization in bfloat16": {"solve": dataclasses.replace(solve, bfloat16=not solve.bfloat16)}}
-    mine = (value for name, value in values.items() if name.endswith("weight_decay") and not name.startswith("vectors."))
+    mine = (value for name, value in values.items() if name.endswith("weight_decay") and not name.startswith(groups.INNER))
     yield "decay", _decays(recipe, next(mine, weight_decay), lr)
 
 

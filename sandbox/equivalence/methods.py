@@ -55,7 +55,7 @@ class Method:
     def build(self, params: list[Tensor], lr: float) -> Any:
         """Returns its optimizer of these tensors."""
         if self.recipe is not None:
-            return Optimizer(params, self.recipe, lr=lr, backend="reference", nonfinite="pass")
+            return Optimizer(params, self.recipe, lr=lr, backend="reference", nonfinite="pass", roles={})
         assert self.factory is not None
         optimizer = self.factory(params, **{"lr": lr, **self.options})
         if hasattr(optimizer, "train"):  # schedule-free methods
@@ -76,7 +76,7 @@ def _places(optimizer: Any, name: str) -> list[Any]:
     group = optimizer.param_groups[0]
     if isinstance(optimizer, Optimizer):
         if name == "weight_decay":
-            return [key for key in group if key == name or (key.startswith("vectors.") and key.endswith(f".{name}"))]
+            return [key for key in group if key == name or (key.startswith(groups.INNER) and key.endswith(f".{name}"))]
         return list(from_torch.numbers(groups.recipe_of(group)).get(name, ()))
     betas = group.get("betas")
     if name in ("beta1", "beta2") and isinstance(betas, tuple | list) and len(betas) == 2:

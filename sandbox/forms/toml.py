@@ -8,8 +8,8 @@
     block = "AbsoluteFloor"        # a block of sandbox.blocks, or "my_module:MyBlock"
     sigma = 0.01
 
-Every slot is a table, `gradient` an array of tables.  What is left out has the default of `Recipe` or of the block.  A number
-that is a plain function of t is written {function = "module:name"}.
+Every slot is a table, `gradient` an array of tables; `vectors` is a recipe, and so is each role in `roles`, or a text.  What is
+left out has the default of `Recipe` or of the block.  A number that is a plain function of t is {function = "module:name"}.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from sandbox.blocks import Block
 from sandbox.blocks.number import is_number
 from sandbox.recipe import Recipe, parts
 from sandbox.recipe.parts import SLOTS
+from sandbox.recipe.roles import Roles
 from sandbox.utils import imports, suggest
 
 
@@ -56,6 +57,8 @@ def _recipe(table: Any) -> Recipe:
             values[key] = tuple(_block(row, key) for row in (value if isinstance(value, list) else [value]))
         elif key == "vectors":
             values[key] = _recipe(value)
+        elif key == "roles" and isinstance(value, dict):
+            values[key] = {role: who if isinstance(who, str) else _recipe(who) for role, who in value.items()}
         else:
             values[key] = _value(value, key) if key in (*SLOTS, "lr") else value
     return Recipe(**values)
@@ -76,6 +79,9 @@ def _table(owner: Any) -> dict[str, Any]:
             continue
         if isinstance(value, Block | Recipe):
             table[field.name] = _table(value)
+        elif isinstance(value, Roles):
+            given = {role: who if isinstance(who, str) else _table(who) for role, who in value.given().items()}
+            table |= {"roles": given} if given else {}
         elif isinstance(value, tuple):
             table[field.name] = [_table(v) if isinstance(v, Block) else v for v in value]
         elif isinstance(value, Tensor):

@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import nn
 
+from sandbox.forms import lookup
 from sandbox.optimizer import Optimizer
-from sandbox.recipe import Recipe
+from sandbox.recipe import Recipe, find_roles
 
 __all__ = ["named", "titan"]
 
@@ -33,7 +34,8 @@ class _OfModel:
         **options: Any,
     ) -> Optimizer:
         params = ((name, p) for name, p in model.named_parameters() if p.requires_grad)
-        return Optimizer(_grouped(params, patterns or {}), recipe, lr=lr, **options)
+        roles = find_roles.of_parameters(model, lookup.recipe(recipe), options.pop("roles", None))
+        return Optimizer(_grouped(params, patterns or {}), recipe, lr=lr, roles=roles, **options)
 
 
 def named(

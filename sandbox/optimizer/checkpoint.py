@@ -21,7 +21,10 @@ _UNNAMED = {slot: parts.structure(block) for slot, block in parts.PLAIN.items()}
 
 def pack(state_dict: dict[str, Any], param_groups: list[dict[str, Any]]) -> dict[str, Any]:
     """torch's state_dict as a snapshot, each recipe as the texts of its slots; of DTensors the states are DTensors too."""
-    owners = [(groups.recipe_of(group).of(p), p) for group in param_groups for p in group["params"]]
+    each = [groups.recipes(group, groups.recipe_of(group)) for group in param_groups]
+    owners = [
+        pair for group, recipes in zip(param_groups, each, strict=True) for pair in zip(recipes, group["params"], strict=True)
+    ]
     packed = [
         {**groups.plain(group), "recipe": {"name": groups.recipe_of(group).name, **_structure(group)}}
         for group in state_dict["param_groups"]
@@ -62,7 +65,9 @@ def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
             )
     for group, old in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         for key, value in old.items():
-            if key not in ("params", "param_names", "recipe", *groups.WHOLE) and not (key == "lr" and isinstance(value, str)):
+            if key not in ("params", "param_names", "roles", "recipe", *groups.WHOLE) and not (
+                key == "lr" and isinstance(value, str)
+            ):
                 _assign(group, key, value)
         group["evaluating"] = int(evaluating)
     for recipe, key, p, _ in pairs:
@@ -85,12 +90,13 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
     """(recipe, key in the checkpoint, parameter, its name), after checking that groups and recipes agree."""
     if len(mine) != len(old):
         raise ValueError(f"the checkpoint has {len(old)} parameter groups, the optimizer {len(mine)}")
-    matched = []
+    matched: list[tuple[Any, Any, Tensor, str]] = []
     for index, (group, saved) in enumerate(zip(mine, old, strict=True)):
         params, keys = group["params"], saved["params"]
         if len(params) != len(keys):
             raise ValueError(f"group {index}: the checkpoint has {len(keys)} parameters, the optimizer {len(params)}")
         _check_recipe(index, group, saved)
+        _check_roles(index, group, saved)
         names, there = group.get("param_names"), saved.get("param_names")
         if names and there:
             lacking = [name for name in names if name not in there]
@@ -99,7 +105,7 @@ def _matched(mine: list[dict[str, Any]], old: list[dict[str, Any]]) -> list[tupl
             by_name = dict(zip(there, keys, strict=True))
             keys = [by_name[name] for name in names]
         shown = [groups.name(mine, index, i) for i in range(len(params))]
-        matched += [(groups.recipe_of(group).of(p), key, p, name) for key, p, name in zip(keys, params, shown, strict=True)]
+        matched += zip(groups.recipes(group, groups.recipe_of(group)), keys, params, shown, strict=True)
     return matched
 
 
@@ -116,6 +122,21 @@ def _check_recipe(index: int, group: dict[str, Any], entries: dict[str, Any]) ->
             f"group {index}: the checkpoint belongs to recipe {saved.get('name')!r}, which differs from "
             f"{groups.recipe_of(group).name!r} in {'; '.join(differing)}"
         )
+
+
+def _check_roles(index: int, group: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Raises ValueError where the same parameters had other roles."""
+    if not groups.recipe_of(group).roles or saved.get("roles") is None:  # then the states themselves must fit
+        return
+    named = group.get("param_names") and saved.get("param_names")
+    here, there = (
+        dict(zip(g["param_names"] if named else range(len(g["params"])), groups.roles(g), strict=True)) for g in (group, saved)
+    )
+    for name, role in here.items():
+        if there.get(name) != role:
+            raise ValueError(
+                f"group {index}: parameter {name!r} has role {there.get(name)!r} in the checkpoint and {role!r} here"
+            )
 
 
 def _check_state(mine: dict[str, Tensor], saved: dict[str, Tensor] | None, names: tuple[str, ...], name: str) -> None:

@@ -33,28 +33,30 @@ class Cohorts:
         self._base, self._params, self._present = group["recipe"], list(group["params"]), present
         self._locals, self._sharded = list(map(shards.local, self._params)), any(map(shards.is_sharded, self._params))
         alike: dict[tuple[Any, ...], list[int]] = {}
-        for i, p in enumerate(self._params):
+        for i, (p, role) in enumerate(zip(self._params, groups.roles(group), strict=True)):
             if present[i] and p.numel():
-                complete(recipe, p, states, name(i), state_dtype)
-                one = recipe.of(p)
-                alike.setdefault(
-                    (one is recipe.matrices, *(float(states[p][key]) for key in one.analysis.host_names)), []
-                ).append(i)
-        self.each, self._kinds = [], [kind for kind, *_ in alike]
-        for (_, *numbers), places in alike.items():
+                branch = recipe.branch(p, role)
+                one = recipe.member(branch)
+                complete(one, p, states, name(i), state_dtype)
+                alike.setdefault((branch, *(float(states[p][key]) for key in one.analysis.host_names)), []).append(i)
+        self.each, self._roles = [], None if group.get("roles") is None else list(group["roles"])
+        for (branch, *numbers), places in alike.items():
             whole = [self._params[i] for i in places]
             parts = None if part is None else list(map(part, whole))
-            last = dict(zip(recipe.of(whole[0]).analysis.host_names, numbers, strict=True))
-            self.each.append(Cohort(places, [self._locals[i] for i in places], [states[p] for p in whole], last, name, parts))
+            last = dict(zip(recipe.member(branch).analysis.host_names, numbers, strict=True))
+            local, held = [self._locals[i] for i in places], [states[p] for p in whole]
+            self.each.append(Cohort(places, local, held, last, name, parts, branch))
 
     def still_valid(self, group: dict[str, Any], present: list[bool]) -> bool:
         """Whether these are still the cohorts of the group; not where one has caught up with another."""
-        if group["recipe"] is not self._base or present != self._present or not same_objects(group["params"], self._params):
+        if group["recipe"] is not self._base or group.get("roles") != self._roles or present != self._present:
+            return False
+        if not same_objects(group["params"], self._params):
             return False
         # fully_shard exchanges them, where a model is cast
         if self._sharded and not same_objects([*map(shards.local, self._params)], self._locals):
             return False
-        now = {(kind, *c.last.values()) for kind, c in zip(self._kinds, self.each, strict=True)}
+        now = {(c.branch, *c.last.values()) for c in self.each}
         return all(c.unchanged() for c in self.each) and len(now) == len(self.each)
 
 
@@ -64,7 +66,7 @@ def same_objects(one: Sequence[Any], two: Sequence[Any]) -> bool:
 
 
 def complete(recipe: Recipe, p: Tensor, states: States, name: str, state_dtype: torch.dtype | None) -> None:
-    """Fills in what is missing in the state of a parameter with what it is before the first step.
+    """Fills in what is missing in the state of a parameter with what it is before the first step of its recipe.
 
     state_dtype: see `sandbox.recipe.rounding`.
 
@@ -72,7 +74,6 @@ def complete(recipe: Recipe, p: Tensor, states: States, name: str, state_dtype: 
     """
     if not isinstance(states[p], dict):
         states[p] = dict(states[p])
-    recipe = recipe.of(p)
     state, kinds, part = states[p], recipe.analysis.state_kinds, shards.local(p)
     fresh = None
     for key in (*recipe.analysis.host_names, *kinds):
@@ -90,8 +91,9 @@ def tidy(param_groups: list[dict[str, Any]], states: States, state_dtype: torch.
     places = {p: (k, i) for k, group in enumerate(param_groups) for i, p in enumerate(group["params"])}
     for p in [p for p in states if p not in places]:
         del states[p]
+    each = [groups.recipes(group, groups.recipe_of(group)) for group in param_groups]
     for p, (k, i) in places.items():
-        complete(groups.recipe_of(param_groups[k]), p, states, groups.name(param_groups, k, i), state_dtype)
+        complete(each[k][i], p, states, groups.name(param_groups, k, i), state_dtype)
 
 
 def norm_of(cohorts: list[tuple[int, Cohort, list[Tensor | None]]]) -> Tensor | None:

@@ -20,7 +20,7 @@ from sandbox.recipe import Recipe
 Planned = list[tuple[int, Cohort, Step]]  # number of the group, and what steps
 
 
-def check(p: Tensor, name: str, recipe: Recipe, backend: Backend, dealt: ProcessGroup | None) -> None:
+def check(p: Tensor, name: str, recipe: Recipe, own: Recipe, backend: Backend, dealt: ProcessGroup | None) -> None:
     """Raises TypeError or ValueError for what cannot be trained where ranks hold different tensors, or parts of them.
 
     dealt: the ranks over which whole tensors are dealt out.
@@ -31,7 +31,7 @@ def check(p: Tensor, name: str, recipe: Recipe, backend: Backend, dealt: Process
             f"recipe {recipe.name!r} needs Hessian-vector products, which no rank can form of parameter {name} alone: train "
             "replicas (DistributedDataParallel) with process_group=, or take a first-order recipe"
         )
-    if shards.is_sharded(p) and recipe.of(p).analysis.own_layout:
+    if shards.is_sharded(p) and own.analysis.own_layout:
         raise ValueError(f"recipe {recipe.name!r} needs whole matrices, and of parameter {name} each rank has a part")
     if shards.is_sharded(p) and (recipe.analysis.inputs or recipe.analysis.second_gradient):
         raise ValueError(f"recipe {recipe.name!r} needs two gradients per step, which a DTensor ({name}) does not take")

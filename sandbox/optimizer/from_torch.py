@@ -25,7 +25,7 @@ def numbers(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     value now.  eps is the rectifier's, with the curvature's where that has the same value, or the only one of the recipe.
     What a recipe does not have, or has in a sense of its own (Adan's three β), is left out.
     """
-    paths = {name: path for name, path in groups.paths(recipe).items() if not path.startswith("vectors.")}
+    paths = {name: path for name, path in groups.paths(recipe).items() if not path.startswith(groups.INNER)}
     values = groups.hyperparameters(recipe)
 
     def named(slot: str, last: str) -> list[str]:

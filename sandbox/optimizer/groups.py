@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
+import warnings
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ OWN_ENTRIES: dict[str, Any] = {"maximize": False, "seed": 0, "draws": 0, "skippe
 # Options of the whole optimizer, which wrappers (ZeroRedundancyOptimizer) copy into groups.
 WHOLE = ("backend", "flat", "nonfinite", "state_dtype")
 
+INNER = ("vectors.", "roles.")  # how the hyperparameters of recipes in a recipe begin
+
 TRAINABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 _TORCHS = ("weight_decay", "momentum", "betas", "eps", "alpha", "dampening", "nesterov", "amsgrad", "lr_decay", "rho")
@@ -36,7 +39,7 @@ def paths(recipe: Recipe) -> dict[str, str]:
     """Name in a parameter group -> dotted path of the hyperparameter, for all of a recipe but lr."""
     names = [path for path in recipe.hyperparameters() if path.partition(".")[0] != "lr"]
     moment = next((path for path in names if path.count(".") == 1 and path.startswith("moment.")), None)
-    decays = (path for path in names if path.endswith(".weight_decay") and not path.startswith("vectors."))
+    decays = (path for path in names if path.endswith(".weight_decay") and not path.startswith(INNER))
     decay = next(iter(sorted(decays)), None)
     return {{moment: "momentum", decay: "weight_decay"}.get(path, path): path for path in names}
 
@@ -61,7 +64,7 @@ def check_entries(recipe: Recipe, group: dict[str, Any], *, new: bool = False) -
     mean nothing here.  new: of a group that is just being added, where something almost named like a hyperparameter is a slip.
     """
     names = paths(recipe)
-    allowed = {"params", "param_names", "lr", "recipe", "initial_lr", *OWN_ENTRIES, *names}
+    allowed = {"params", "param_names", "roles", "lr", "recipe", "initial_lr", *OWN_ENTRIES, *names}
     for key in group:
         if not isinstance(key, str) or key in allowed or _is_no_decay(key, group[key]):
             continue
@@ -135,7 +138,7 @@ def filled(group: dict[str, Any], recipe: Recipe, given: dict[str, Any]) -> dict
     entries |= {name: value for name, value in chosen.items() if name in entries or name in group}
     entries["recipe"] = recipe
     if "weight_decay" in chosen:  # said of all tensors of the group
-        inner = [name for name in entries if name.startswith("vectors.") and name.endswith(".weight_decay")]
+        inner = [name for name in entries if name.startswith(INNER) and name.endswith(".weight_decay")]
         entries |= {name: chosen.get(name, entries["weight_decay"]) for name in inner}
     for name, value in entries.items():
         if isinstance(value, Tensor) and name != "params":
@@ -151,6 +154,45 @@ def recipe_of(group: dict[str, Any]) -> Recipe:
         group["recipe"] = lookup.recipe(group["recipe"])
     recipe: Recipe = group["recipe"]
     return recipe
+
+
+def recipes(group: dict[str, Any], recipe: Recipe) -> list[Recipe]:
+    """The recipe of each parameter of a group whose own is `recipe`, by its role or its shape."""
+    return [recipe.of(p, role) for p, role in zip(group["params"], roles(group), strict=True)]
+
+
+def check_roles(group: dict[str, Any], recipe: Recipe, names: list[str]) -> None:
+    """Raises ValueError for matrices of which nobody knows what they do, under a recipe that must know; warns where no role is
+    known at all."""
+    if not recipe.roles:
+        return
+    if group.get("roles") is None and any(p.ndim > 1 for p in group["params"]):
+        apart = " and ".join(f"{role!r}" for role in recipe.roles.given())
+        warnings.warn(
+            f"recipe {recipe.name!r} treats tensors of role {apart} apart, and bare tensors do not say what they are: every "
+            "tensor with two axes or more is trained as a matrix.  Give the model itself, sandbox.Optimizer(model, "
+            f"{recipe.name!r}), or roles=",
+            stacklevel=5,
+        )
+    unknown = [
+        name
+        for name, p, role in zip(names, group["params"], roles(group), strict=True)
+        if role == "other" and p.ndim > 1 and recipe.roles.other is None
+    ]
+    if unknown:
+        raise ValueError(
+            f"recipe {recipe.name!r} must know what a matrix does, and no rule covers {', '.join(unknown[:5])}"
+            f'{" and others" if len(unknown) > 5 else ""}: name their roles, roles={{{unknown[0]}: "embedding"}}, or say who '
+            'trains such tensors, recipe.replace(roles={…, "other": "matrices"})'
+        )
+
+
+def roles(group: dict[str, Any]) -> list[str | None]:
+    """The role of each parameter of a group, None where it is not known.  Raises ValueError for a list of another length."""
+    given, count = group.get("roles"), len(group["params"])
+    if given is not None and len(given) != count:
+        raise ValueError(f"a group has {count} parameters and {len(given)} roles: change both lists together")
+    return [None] * count if given is None else [role or None for role in given]
 
 
 def current(group: dict[str, Any]) -> Recipe:

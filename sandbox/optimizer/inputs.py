@@ -16,12 +16,14 @@ from torch.distributed import ProcessGroup
 
 from sandbox.curvature import factors, hessian, labels
 from sandbox.distributed import replicas
+from sandbox.optimizer import groups
 from sandbox.recipe import Recipe, pure, rounding
 from sandbox.recipe.analysis import AGAIN
 from sandbox.utils import generators
 
 Closure = Callable[[], Any]
 ByParameter = dict[Tensor, Tensor]
+Rows = list[tuple[dict[str, Any], Recipe]]  # parameter groups and their recipes
 
 NO_CLOSURE = (
     "needs step(closure): the closure computes the loss of the step's batch and calls backward(), and the step calls it twice"
@@ -77,20 +79,27 @@ class Evaluation:
         if drawing:
             self._sampled(drawing)
 
-    def _needing(self, name: str) -> list[tuple[dict[str, Any], Recipe]]:
+    def _needing(self, name: str) -> Rows:
         return [(group, recipe) for group, recipe in self.groups if name in recipe.analysis.inputs]
 
-    def _draw(self, groups: list[dict[str, Any]]) -> tuple[int, int]:
+    def _draw(self, some: list[dict[str, Any]]) -> tuple[int, int]:
         """Returns seed and number of a step's draw; the next draw has the next number."""
-        draws = max(group["draws"] for group in groups)
-        for group in groups:
+        draws = max(group["draws"] for group in some)
+        for group in some:
             group["draws"] = draws + 1
-        return groups[0]["seed"], draws
+        return some[0]["seed"], draws
 
     def _factored(self, at: str) -> list[Tensor]:
         """Returns the parameters whose recipe takes K-FAC's factors at these labels."""
-        pairs = [(p, recipe.of(p)) for group, recipe in self.groups if recipe.basis.factors for p in group["params"]]
-        return [p for p, recipe in pairs if recipe.basis.factors == at and p.requires_grad]
+        return [p for _, p, recipe in self._each(self.groups) if recipe.basis.factors == at and p.requires_grad]
+
+    def _each(self, some: Rows) -> list[tuple[dict[str, Any], Tensor, Recipe]]:
+        """Returns (group, parameter, its recipe) of all parameters of some groups."""
+        return [
+            (group, p, one)
+            for group, recipe in some
+            for p, one in zip(group["params"], groups.recipes(group, recipe), strict=True)
+        ]
 
     def _add_factors(self, seen: factors.Seen) -> None:
         """Makes the batch's factors inputs of the step."""
@@ -108,13 +117,11 @@ class Evaluation:
             generator = hessian.generator(*self._draw([group for group, _ in some]))
             z = [hessian.rademacher(p, generator) for p in self.params]
             Hz = hessian.product(grads, self.params, z, keep=bool(self._needing("product")))
-            block = {p: (group, recipe.of(p).curvature) for group, recipe in some for p in group["params"]}
+            block = {p: (group, recipe.curvature) for group, p, recipe in self._each(some)}
             self.inputs["hessian"] = {p: h for p, h in zip(self.params, Hz, strict=True) if p in block and h is not None}
         if some := self._needing("product"):
-            of = {p: (group, recipe) for group, recipe in some for p in group["params"]}
-            v = [
-                pure.product_vector(of[p][1].of(p), self.states[p], p) if p in of else torch.zeros_like(p) for p in self.params
-            ]
+            of = {p: (group, recipe) for group, p, recipe in self._each(some)}
+            v = [pure.product_vector(of[p][1], self.states[p], p) if p in of else torch.zeros_like(p) for p in self.params]
             Hv = hessian.product(grads, self.params, v, keep=False)
             rows = zip(self.params, Hv, strict=True)
             self.inputs["product"] = {p: _signed(h, of[p][0]) for p, h in rows if p in of and h is not None}
@@ -175,9 +182,7 @@ class Evaluation:
 
         Returns those that are not finite as (parameter, gradient); their states get the old gradient, as if nothing changed.
         """
-        looking = {
-            p: (group, recipe) for group, recipe in self.groups if recipe.analysis.second_gradient for p in group["params"]
-        }
+        looking = {p: (group, recipe) for group, p, recipe in self._each(self.groups) if recipe.analysis.second_gradient}
         chosen = [p for p in stepped if p in looking] if looking else []
         if not chosen:
             return []
@@ -192,7 +197,7 @@ class Evaluation:
             new = {AGAIN: _signed(g, group)}
             if state[AGAIN].dtype == rounding.NARROW:
                 counter = rounding.entry_numbers(p) + rounding.key(group["seed"], int(state["step"]))
-                new = rounding.round_states(recipe.of(p).analysis.state_kinds, new, counter)
+                new = rounding.round_states(recipe.analysis.state_kinds, new, counter)
             state[AGAIN].copy_(new[AGAIN])
         return bad
 

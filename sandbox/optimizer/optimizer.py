@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from sandbox import backends
@@ -28,7 +28,8 @@ from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, 
 from sandbox.optimizer.finite import blame, not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
 from sandbox.optimizer.torch_base import Base
-from sandbox.recipe import Recipe, kernel, parts, pure, trial
+from sandbox.recipe import Recipe, find_roles, kernel, parts, pure, trial
+from sandbox.recipe.find_roles import Role
 from sandbox.utils import suggest
 
 _CALLED = {
@@ -45,8 +46,8 @@ NonFinite = Literal["raise", "skip", "pass"]
 class Optimizer(Base):
     """Trains parameters with a recipe.
 
-    params: tensors, (name, tensor) pairs or groups, as for any torch optimizer; a group may have its own "lr",
-        hyperparameters and "recipe".
+    params: a model, or tensors, (name, tensor) pairs or groups, as for any torch optimizer; a group may have its own "lr",
+        hyperparameters and "recipe".  Of a model the roles of its parameters are found, for a recipe with roles (muon).
     recipe: a Recipe, a variant's name, a TOML file or "module:attribute".
     lr: η, a float, a 0-d tensor or a function of t; default the recipe's own.
     backend: how a step runs: "eager" (no compiler), "compiled" (Inductor), "scripted" (TorchScript), "reference" (tensor by
@@ -59,6 +60,8 @@ class Optimizer(Base):
         has changed), "skip" (leave everything as it is and count it in `skipped_steps`), or "pass" (compute with it, as
         torch.optim does, and save the check).
     state_dtype: torch.bfloat16 halves the state: per-coordinate states are rounded without bias (`sandbox.recipe.rounding`).
+    roles: name of a parameter -> its role, as `sandbox.roles(model, batch)` finds them or as texts; with a model also regular
+        expressions searched in names, before what is found; {}: tensors with two axes or more are matrices, without a warning.
     seed: of that rounding, and of the random vectors that second-order recipes draw.
     hyperparameters: any of the recipe's by its name in the group, as weight_decay=1e-4 or **{"rectifier.sigma": 0.1}.  These
         and lr hold for all groups that do not have their own, also for those with a recipe of their own.  As trainers give
@@ -81,7 +84,7 @@ class Optimizer(Base):
 
     def __init__(
         self,
-        params: Iterable[Any],
+        params: nn.Module | Iterable[Any],
         recipe: str | Recipe,
         lr: float | Tensor | Callable[[Any], Any] | None = None,
         *,
@@ -91,6 +94,7 @@ class Optimizer(Base):
         maximize: bool = False,
         nonfinite: NonFinite = "raise",
         state_dtype: torch.dtype | None = None,
+        roles: Mapping[str, str | Role] | None = None,
         seed: int = 0,
         **hyperparameters: Any,
     ) -> None:
@@ -105,6 +109,8 @@ class Optimizer(Base):
         # what wrappers (ZeroRedundancyOptimizer) copy into groups, and the only values that it may have there
         self._whole = {"backend": backend, "flat": flat, "nonfinite": nonfinite, "state_dtype": state_dtype}
         given = hyperparameters if lr is None else {**hyperparameters, "lr": lr}
+        self._roles = find_roles.of_parameters(params, recipe, roles)
+        params = params.named_parameters() if isinstance(params, nn.Module) else params
         self._given = {**given, "maximize": bool(maximize), "seed": seed}
         self._forget()
         super().__init__(params, {"recipe": recipe, **groups.hyperparameters(recipe), **given})
@@ -134,16 +140,21 @@ class Optimizer(Base):
         group["params"] = groups.listed(group["params"])
         super().add_param_group(groups.filled(group, recipe, self._given))
         index, group = len(self.param_groups) - 1, self.param_groups[-1]
+        if self._roles is not None and recipe.roles and "roles" not in group:
+            group["roles"] = [self._roles.get(name, "") for name in group.get("param_names", group["params"])]
         for key in self.defaults:  # torch fills them in, and they may belong to another recipe than the group's
             if key not in param_group and key not in ("lr", "recipe", *groups.paths(recipe)):
                 del group[key]
         try:
             groups.current(group)
             groups.rate(group, 1)
+            groups.check_roles(group, recipe, [groups.name(self.param_groups, index, i) for i in range(len(group["params"]))])
             for i, p in enumerate(group["params"]):
                 groups.check_parameter(p, groups.name(self.param_groups, index, i))
-                collective.check(p, groups.name(self.param_groups, index, i), recipe, self._backend, self._dealt)
-                complete(recipe, p, self.state, groups.name(self.param_groups, index, i), self.state_dtype)
+            each = groups.recipes(group, recipe)
+            for i, p in enumerate(group["params"]):
+                collective.check(p, groups.name(self.param_groups, index, i), recipe, each[i], self._backend, self._dealt)
+                complete(each[i], p, self.state, groups.name(self.param_groups, index, i), self.state_dtype)
         except Exception:
             self.param_groups.pop()
             raise
@@ -162,6 +173,10 @@ class Optimizer(Base):
         if cached is None or cached[0] is not base or cached[2] != stamp:
             cached = self._resolved[group] = base, names, stamp, groups.current(entries)
         return cached[3]
+
+    def current_recipes(self, group: int) -> list[Recipe]:
+        """The recipe of each parameter of group number `group`, by its role or shape, with the hyperparameters of now."""
+        return groups.recipes(self.param_groups[group], self.current_recipe(group))
 
     @property
     def skipped_steps(self) -> int:
@@ -210,7 +225,8 @@ class Optimizer(Base):
         for row, recipe, group in zip(grads, recipes, self.param_groups, strict=True):
             if recipe.analysis.inputs:
                 # a parameter that an input does not reach (a frozen one) makes no step, whatever its p.grad
-                reached = [all(p in inputs.get(name, ()) for name in recipe.of(p).analysis.inputs) for p in group["params"]]
+                pairs = zip(group["params"], groups.recipes(group, recipe), strict=True)
+                reached = [all(p in inputs.get(name, ()) for name in one.analysis.inputs) for p, one in pairs]
                 row[:] = [g if reaches else None for g, reaches in zip(row, reached, strict=True)]
             if group["maximize"]:
                 row[:] = [None if g is None else -g for g in row]
@@ -259,7 +275,8 @@ class Optimizer(Base):
         self, index: int, cohort: Cohort, row: list[Tensor | None], inputs: dict[str, ByParameter], norm: Tensor | None
     ) -> Step:
         whole, group = self.current_recipe(index), self.param_groups[index]
-        recipe, lr = whole.of(cohort.params[0]), whole.rate_of(cohort.params[0], groups.rate(group, cohort.steps + 1))
+        recipe = whole.member(cohort.branch)
+        lr = whole.rate_of(cohort.branch, groups.rate(group, cohort.steps + 1))
         recipe = parts.at_step(recipe, cohort.steps + 1) if recipe.analysis.has_schedules else recipe
         recipe.decay.check_lr(lr)
         mine = row if len(cohort.members) == len(row) else [row[i] for i in cohort.members]
@@ -293,8 +310,8 @@ class Optimizer(Base):
     def _blamed(self) -> str | None:
         """What the last step did to a parameter that is not finite now; None where all are finite."""
         for index, group in enumerate(self.param_groups):
-            for i, p in enumerate(group["params"]):
-                recipe, name = self.current_recipe(index).of(p), groups.name(self.param_groups, index, i)
+            for i, (p, recipe) in enumerate(zip(group["params"], self.current_recipes(index), strict=True)):
+                name = groups.name(self.param_groups, index, i)
                 if not shards.is_sharded(p) and (message := blame(recipe, self.state[p], p, name)):
                     return message
         return None
@@ -314,10 +331,9 @@ class Optimizer(Base):
         Until then a step raises RuntimeError.
         """
         for index, group in enumerate(() if self.evaluating else self.param_groups):
-            recipe = self.current_recipe(index)
-            for p in group["params"]:
+            for p, recipe in zip(group["params"], self.current_recipes(index), strict=True):
                 state, part = self.state[p], shards.local(p)
-                if recipe.of(p).analysis.reads_out and state.get("step", 0) > 0:
+                if recipe.analysis.reads_out and state.get("step", 0) > 0:
                     state[checkpoint.TRAINED] = p.detach().clone()
                     part.copy_(pure.evaluated(recipe, state, part.detach()))
         for group in self.param_groups:
@@ -355,7 +371,7 @@ class Optimizer(Base):
     def __getstate__(self) -> dict[str, Any]:
         tidy(self.param_groups, self.state, self.state_dtype)
         attributes = {
-            name: getattr(self, name) for name in ("nonfinite", "flat", "state_dtype", "_backend", "_whole", "_given")
+            name: getattr(self, name) for name in ("nonfinite", "flat", "state_dtype", "_backend", "_whole", "_given", "_roles")
         }
         states = defaultdict(dict, {p: checkpoint.snapshot(state) for p, state in self.state.items()})
         return {**super().__getstate__(), **attributes, "state": states}
@@ -366,5 +382,11 @@ class Optimizer(Base):
         super().__setstate__(state)
 
     def __repr__(self) -> str:
-        each = [f"{groups.recipe_of(g).name} at lr {g['lr']} on {len(g['params'])} tensors" for g in self.param_groups]
-        return f"sandbox.Optimizer({'; '.join(each)}; backend {self._backend.name})"
+        return f"sandbox.Optimizer({'; '.join(map(_shown, self.param_groups))}; backend {self._backend.name})"
+
+
+def _shown(group: dict[str, Any]) -> str:
+    recipe = groups.recipe_of(group)
+    names = Counter(one.name for one in groups.recipes(group, recipe))
+    divided = f" ({', '.join(f'{name} {n}' for name, n in names.items())})" if len(names) > 1 else ""
+    return f"{recipe.name} at lr {group['lr']} on {len(group['params'])} tensors{divided}"

@@ -12,6 +12,7 @@ from sandbox.forms.source import file
 from sandbox.forms.source.role import Role
 from sandbox.optimizer import groups
 from sandbox.recipe import Recipe
+from sandbox.recipe.roles import ROLES
 
 StateDict = dict[str, Any]
 
@@ -19,14 +20,15 @@ StateDict = dict[str, Any]
 def to_file(recipe: str | Recipe, state_dict: StateDict, *, fixed: Sequence[str] = ()) -> StateDict:
     """Returns a `state_dict` of `sandbox.Optimizer` as one of the class that `source(recipe, fixed=fixed)` defines.
 
-    Steps go on as they would have.  Raises ValueError for a recipe that no file can hold.
+    Steps go on as they would have.  A group with roles becomes two, as the file's class wants them: matrices, and the rest.
+    Raises ValueError for a recipe that no file can hold.
     """
     written = file.File(recipe, fixed=fixed)
-    entries = _entries(written)
-    new_groups = []
+    recipe, entries = written.recipe, _entries(written)
+    new_groups: list[dict[str, Any]] = []
     for group in state_dict["param_groups"]:
         values = {entries[key]: value for key, value in group.items() if key in entries}
-        new_groups.append({"params": group["params"], **_paired(values)})
+        new_groups += [{**some, **_paired(values)} for some in _divided(recipe, group)]
     new_states = {}
     for key, state in state_dict["state"].items():
         role = next(role for role in _largest_first(written) if set(role.names.states) <= set(state))
@@ -62,6 +64,17 @@ def from_file(recipe: str | Recipe, state_dict: StateDict, *, fixed: Sequence[st
         kept = {name: state[text].clone() for name, text in role.names.states.items()}
         new_states[key] = {"step": state["step"].to(torch.float64), **numbers, **kept}
     return {"state": new_states, "param_groups": new_groups}
+
+
+def _divided(recipe: Recipe, group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parameters of a group; those of roles that are no matrices in a second one, as the file's class wants them."""
+    if not recipe.roles or group.get("roles") is None:
+        return [{"params": group["params"]}]
+    apart = {role for role in ROLES if recipe.branch(torch.empty(2, 2, device="meta"), role)}
+    rows: list[dict[str, Any]] = [{"params": [], "matrices": True}, {"params": [], "matrices": False}]
+    for key, role in zip(group["params"], group["roles"], strict=True):
+        rows[role in apart]["params"].append(key)
+    return [row for row in rows if row["params"]]
 
 
 def _largest_first(written: file.File) -> list[Role]:

@@ -25,8 +25,7 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
     on_floor = total = 0
     for index, group in enumerate(optimizer.param_groups):
         check_whole(group["params"], "floor_occupancy")
-        for p in group["params"]:
-            recipe = optimizer.current_recipe(index).of(p)
+        for p, recipe in zip(group["params"], optimizer.current_recipes(index), strict=True):
             state = optimizer.state[p]
             if not int(state["step"]):
                 continue
@@ -39,9 +38,8 @@ def floor_occupancy(optimizer: Optimizer) -> float | None:
 def mask_of(recipe: Recipe, state: kernel.State, p: Tensor) -> Tensor | None:
     """Returns the mask of the coordinates on the floor at a tensor's last step; None without a floor or a recalled B.
 
-    recipe: with its functions of t as they were at that step; what the state remembers of it is taken from there.
+    recipe: the tensor's own, with its functions of t as they were at that step; what the state remembers is taken from there.
     """
-    recipe = recipe.of(p)
     if not all(getattr(recipe, slot).recalls for slot in ("curvature", "averaging")):
         return None
     return kernel.on_floor(*pure.last_step(recipe, state, p))

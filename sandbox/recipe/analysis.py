@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -88,9 +88,9 @@ class Analysis:
 
 def analyse(recipe: Any) -> Analysis:
     """The analysis of a `Recipe`."""
-    blocks, inner = recipe.blocks(), None if recipe.vectors is None else recipe.vectors.analysis
+    blocks, inner = recipe.blocks(), [each.analysis for each in recipe.inner.values()]
     needs = {need for _, block in blocks for need in block.needs}
-    inputs = tuple(name for name in INPUTS if name in needs | set(() if inner is None else inner.inputs))
+    inputs = tuple(name for name in INPUTS if name in needs.union(*(each.inputs for each in inner)))
     needs_step = "s" in needs and not recipe.pairs.own_step
     uses_direction = needs_step or "d_old" in needs
     second_gradient = "again" in needs
@@ -112,7 +112,7 @@ def analyse(recipe: Any) -> Analysis:
         second_gradient=second_gradient,
         draws_labels=draws_labels,
         needs_rows=draws_labels or recipe.basis.factors is not None,
-        needs_norm=any("grad_norm" in block.needs for block in recipe.gradient) or (inner is not None and inner.needs_norm),
+        needs_norm=any("grad_norm" in block.needs for block in recipe.gradient) or any(i.needs_norm for i in inner),
         evaluations=1 + sum(INPUTS[name] == ELEMENT for name in inputs) + second_gradient + (recipe.basis.factors == "sampled"),
         uses_direction=uses_direction,
         needs_step=needs_step,
@@ -151,11 +151,11 @@ def _has_schedule(block: Block) -> bool:
     return any(is_function(value) or (isinstance(value, Block) and _has_schedule(value)) for value in values)
 
 
-def state_elements(recipe: Any, shapes: Iterable[Sequence[int]]) -> float:
+def state_elements(recipe: Any, shapes: Sequence[Sequence[int]], roles: Sequence[str | None] | None = None) -> float:
     """State elements per parameter of tensors of these shapes, those that blocks keep for rows and columns included."""
     tensors, total = [torch.empty(tuple(shape), device="meta") for shape in shapes], 0
-    for p in tensors:
-        one, (m, n) = recipe.of(p).analysis, scope.matrix(p)
+    for p, role in zip(tensors, roles or [None] * len(tensors), strict=True):
+        one, (m, n) = recipe.of(p, role).analysis, scope.matrix(p)
         sizes = {ROWS: m, COLUMNS: n, LEFT: m * m, RIGHT: n * n, SQUARE: (m * n) ** 2}
         total += one.state_elements * m * n + sum(sizes.get(kind, 0) for kind in one.state_kinds.values())
     return total / max(sum(p.numel() for p in tensors), 1)

@@ -87,8 +87,13 @@ def text(recipe: Any) -> str:
 
 
 def _inner(write: Any, recipe: Any) -> str:
-    """The recipe of vectors, where there is one, by `write`."""
-    return "" if recipe.vectors is None else f"tensors with fewer than two axes: {write(recipe.vectors)}"
+    """Who trains what else: the recipe of vectors and those of roles, by `write`."""
+    texts = [] if recipe.vectors is None else [f"tensors with fewer than two axes: {write(recipe.vectors)}"]
+    given = recipe.roles.given()
+    for who in dict.fromkeys(given.values()):
+        some = ", ".join(role for role, value in given.items() if value == who)
+        texts.append(f"role {some}: {f'as {who}' if isinstance(who, str) else write(who)}")
+    return "\n".join(texts)
 
 
 def _equations(recipe: Any, *, latex: bool) -> Iterator[tuple[str, Block, str]]:

@@ -11,6 +11,7 @@ from sandbox import blocks
 from sandbox.blocks import Block
 from sandbox.blocks.flow import SLOTS
 from sandbox.blocks.number import is_function, is_number, show
+from sandbox.recipe.roles import Roles
 
 # Blocks of the slots that came last, which do what a step did without them: no text and no older checkpoint names them.
 PLAIN = {"pairs": blocks.Successive(), "basis": blocks.Standard(), "solve": blocks.Divide(), "readout": blocks.Last()}
@@ -96,6 +97,11 @@ def replaced(owner: Any, name: str, value: Any, *, check: bool = True) -> Any:
     return new
 
 
+def is_inner(value: Any) -> bool:
+    """Whether a field holds a recipe, or `Roles` that may."""
+    return hasattr(value, "branch") or isinstance(value, Roles)
+
+
 def at_step(owner: Any, t: Any) -> Any:
     """A recipe or block with every hyperparameter that is a function of t replaced by its value."""
     changes: dict[str, Any] = {}
@@ -103,7 +109,7 @@ def at_step(owner: Any, t: Any) -> Any:
         value = getattr(owner, field.name)
         if is_number(field) and is_function(value):
             changes[field.name] = value(t)
-        elif isinstance(value, Block) or (field.name == "vectors" and value is not None):
+        elif isinstance(value, Block) or is_inner(value):
             changes[field.name] = at_step(value, t)
         elif isinstance(value, tuple):
             changes[field.name] = tuple(at_step(v, t) if isinstance(v, Block) else v for v in value)
@@ -114,19 +120,21 @@ def at_step(owner: Any, t: Any) -> Any:
 def difference(base: Any, other: Any) -> str:
     """What `other` has instead of `base`, as "[rectifier=SoftAbsolute(sigma=0.01), scope=channel]"; "" where nothing."""
     parts = []
-    for name in ("lr", *SLOTS, "scope", "vectors"):
+    for name in ("lr", *SLOTS, "scope", "vectors", "roles"):
         old, new = getattr(base, name), getattr(other, name)
         if old is new or str(old) == str(new):
             continue
-        if isinstance(new, Block) and type(old) is type(new):
+        if isinstance(new, Block | Roles) and type(old) is type(new):
             mine = {f.name: getattr(new, f.name) for f in dataclasses.fields(new)}  # type: ignore[arg-type]
             parts += [f"{name}.{key}={_show(value)}" for key, value in mine.items() if str(value) != str(getattr(old, key))]
         else:
-            parts.append(f"{name}={getattr(new, 'name', None) or _show(new)}")
+            parts.append(f"{name}={_show(new)}")
     return f"[{', '.join(parts)}]" if parts else ""
 
 
 def _show(value: Any) -> str:
+    if getattr(value, "name", None):
+        return str(value.name)
     if isinstance(value, tuple):
         return "+".join(map(str, value)) or "none"
     return show(value)

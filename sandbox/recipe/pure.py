@@ -31,11 +31,15 @@ def first_numbers(recipe: Any) -> dict[str, Any]:
     return {"step": 0.0, "lr": 0.0, **{name: parts.value_at(first, name) for name in recipe.analysis.recalled}}
 
 
+def listed(roles: Any, spec: Any) -> list[Any]:
+    """The roles of a tree's leaves; None for each where none are given."""
+    return [None] * spec.num_leaves if roles is None else spec.flatten_up_to(roles)
+
+
 def init(recipe: Any, p: Tensor, narrow: torch.dtype | None = None) -> dict[str, Tensor]:
-    """State of one tensor before the first step; see `Recipe.init`.  narrow: the dtype of per-coordinate states."""
+    """State of one tensor before the first step of its recipe; see `Recipe.init`.  narrow: dtype of per-coordinate states."""
     if not p.is_floating_point():
         raise TypeError(f"a recipe updates floating-point tensors, got one of {p.dtype}")
-    recipe = recipe.of(p)
     host = first_numbers(recipe).items()
     state = {name: torch.as_tensor(value, dtype=torch.float64, device=p.device).clone() for name, value in host}
     initial = {f"{path}.{name}": block.initial(name) for path, block in recipe.blocks() for name in block.state}
@@ -92,6 +96,7 @@ def update(
     lr: Any,
     inputs: dict[str, Any],
     observe: Callable[[list[int], kernel.Flow], None] | None,
+    roles: Any = None,
 ) -> tuple[Any, Any]:
     """One step; see `Recipe.update`."""
     leaves, spec = pytree.tree_flatten(params)
@@ -104,7 +109,8 @@ def update(
             raise ValueError(f"recipe {recipe.name!r} needs `{name}`: {_MEANT[name]}")
     given = {name: spec.flatten_up_to(inputs[name]) for name in recipe.analysis.inputs}
     extras = [{name: rows[i] for name, rows in given.items()} for i in range(len(leaves))]
-    recipes = [recipe.of(p) for p in leaves]
+    branches = [recipe.branch(p, role) for p, role in zip(leaves, listed(roles, spec), strict=True)]
+    recipes = [recipe.member(branch) for branch in branches]
     missing = [
         name
         for r, s in zip(recipes, states, strict=True)
@@ -123,7 +129,7 @@ def update(
         groups.setdefault(id(recipes[i]) if recipes[i].scope == "global" else -1 - i, []).append(i)
     for group in groups.values():
         one, p, own = states[group[0]], leaves[group[0]], recipes[group[0]]
-        exact = kernel.evaluate(own, (one["step"] + 1).to(torch.float64), recipe.rate_of(p, lr), one)
+        exact = kernel.evaluate(own, (one["step"] + 1).to(torch.float64), recipe.rate_of(branches[group[0]], lr), one)
         prepared = exact.to(state_dtype(p.dtype), p.device)
         rows = [[row[i] for i in group] for row in (states, leaves, grads, extras)]
         after = together(own, prepared, rows, norm, observe and functools.partial(observe, group))
@@ -194,8 +200,7 @@ def product_vector(recipe: Any, state: dict[str, Any], p: Tensor) -> Tensor:
 
 
 def evaluated(recipe: Any, state: dict[str, Any], p: Tensor) -> Tensor:
-    """The weights of one tensor to evaluate; a part of it, where its state is one."""
-    recipe = recipe.of(p)
+    """The weights of one tensor to evaluate by its recipe; a part of it, where its state is one."""
     if not recipe.analysis.reads_out:
         return p
     recipe = parts.at_step(recipe, state["step"]) if recipe.analysis.has_schedules else recipe

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -50,6 +50,7 @@ from sandbox.blocks.base import is_registered, register
 from sandbox.blocks.flow import SLOTS
 from sandbox.blocks.number import concrete_values, is_function, validated
 from sandbox.recipe import analysis, describe, parts, pure
+from sandbox.recipe.roles import COORDINATEWISE, ROLES, Roles
 from sandbox.utils import suggest
 from sandbox.utils.private_torch import pytree
 
@@ -61,8 +62,9 @@ class Recipe:
     Fields: name; lr, the default rate η, a number or a function of t; gradient (a tuple of blocks), moment, pairs, basis,
     curvature, averaging, rectifier, solve, decay, projection and readout (which weights to evaluate); scope, who shares a
     secant constraint ("parameter", "global", "channel" or "coordinate"); vectors, the recipe of tensors with fewer than two
-    axes, and of matrices with a side beyond the basis's limit: its rate stands to η as its own lr to this one's; None: this
-    recipe, with Standard and Divide in place of a basis and a solver for matrices.
+    axes, and of matrices with a side beyond the basis's limit; None: this recipe, with Standard and Divide in place of a basis
+    and a solver for matrices; roles, a mapping or `Roles`: who trains the tensors of a role, where roles are known.  The rate
+    of each recipe in it stands to η as its own lr to this one's.
     Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that do not fit together.
     """
 
@@ -81,6 +83,7 @@ class Recipe:
     readout: Readout = Last()
     scope: str = "parameter"
     vectors: Any = None
+    roles: Any = Roles()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -98,24 +101,35 @@ class Recipe:
                 raise TypeError(f"{type(block).__name__} in slot {slot!r} is no block yet: put @block above its class")
         if self.scope not in scope.NAMES:
             raise ValueError(suggest.unknown("scope", str(self.scope), scope.NAMES))
-        self._check_vectors()
+        self._check_inner()
         if self.analysis.own_layout and self.scope == "global":
             raise ValueError("scope 'global' makes one vector of all tensors; a block whose state is a matrix takes them apart")
         if self.analysis.matrix and SQUARE in self.analysis.state_kinds.values():
             raise ValueError("a block that takes tensors as matrices and one with a SQUARE state do not go together")
         self._check_needs()
 
-    def _check_vectors(self) -> None:
-        if self.vectors is None:
-            return
-        if not isinstance(self.vectors, Recipe) or self.vectors.vectors is not None:
-            raise TypeError(f"vectors must be a Recipe that has no vectors of its own, or None, got {self.vectors!r}")
-        if self.vectors.analysis.second_gradient != self.analysis.second_gradient:
-            raise ValueError("vectors must take a second gradient of each batch where the recipe does, and only there")
-        if is_function(self.lr) or is_function(self.vectors.lr) or 0.0 in concrete_values(self.lr):
-            raise ValueError(
-                "vectors keep the proportion of their lr to the recipe's: both must be numbers, the recipe's above 0"
-            )
+    def _check_inner(self) -> None:
+        if isinstance(self.roles, Mapping):
+            for role in self.roles:
+                if role not in ROLES:
+                    raise ValueError(suggest.unknown("role", str(role), ROLES))
+            object.__setattr__(self, "roles", Roles(**self.roles))
+        if not isinstance(self.roles, Roles):
+            raise TypeError(f"roles must be a mapping from roles to recipes, got {self.roles!r}")
+        for role, value in self.roles.given().items():
+            if not isinstance(value, Recipe) and value not in ("vectors", "matrices"):
+                raise TypeError(f"roles.{role} must be a Recipe, 'vectors' or 'matrices', got {value!r}")
+        if self.vectors is not None and not isinstance(self.vectors, Recipe):
+            raise TypeError(f"vectors must be a Recipe or None, got {self.vectors!r}")
+        for name, recipe in self.inner.items():
+            if recipe.inner or recipe.roles:
+                raise TypeError(f"{name} must be a Recipe that has no vectors of its own and no roles, got {recipe.name!r}")
+            if recipe.analysis.second_gradient != self.analysis.second_gradient:
+                raise ValueError(f"{name} must take a second gradient of each batch where the recipe does, and only there")
+            if is_function(self.lr) or is_function(recipe.lr) or 0.0 in concrete_values(self.lr):
+                raise ValueError(
+                    f"{name} keeps the proportion of its lr to the recipe's: both must be numbers, the recipe's above 0"
+                )
 
     def _check_needs(self) -> None:
         if self.readout.moves and not isinstance(self.projection, NoProjection):
@@ -168,8 +182,9 @@ class Recipe:
     def structure(self) -> dict[str, str]:
         """Slot -> its block without numbers: two recipes of equal structure differ only in numbers."""
         slots = {slot: parts.structure(getattr(self, slot)) for slot in SLOTS}
-        inner = {} if self.vectors is None else {"vectors": ", ".join(map("=".join, self.vectors.structure().items()))}
-        return slots | {"scope": self.scope, **inner}
+        inner = {name: ", ".join(map("=".join, recipe.structure().items())) for name, recipe in self.inner.items()}
+        roles = [f"{role}={inner.pop(f'roles.{role}', who)}" for role, who in self.roles.given().items()]
+        return {**slots, "scope": self.scope, **inner, **({"roles": "; ".join(roles)} if roles else {})}
 
     # -- composing ---------------------------------------------------------------------------------------------------
 
@@ -193,12 +208,13 @@ class Recipe:
         values = {} if parts.plain_function(self.lr) else parts.hyperparameters("lr", self.lr)
         for path, block in self.blocks():
             values |= parts.hyperparameters(path, block)
-        inner = {} if self.vectors is None else self.vectors.hyperparameters()
-        return values | {f"vectors.{name}": value for name, value in inner.items()}
+        for where, recipe in self.inner.items():
+            values |= {f"{where}.{name}": value for name, value in recipe.hyperparameters().items()}
+        return values
 
     def _places(self) -> set[str]:
         own = {"lr"} | {path for where, block in self.blocks() for path in parts.places(where, block)}
-        return own | (set() if self.vectors is None else {f"vectors.{name}" for name in self.vectors._places()})
+        return own.union(*({f"{where}.{name}" for name in recipe._places()} for where, recipe in self.inner.items()))
 
     def with_hyperparameters(self, values: dict[str, Any]) -> Recipe:
         """This recipe with some numbers replaced by dotted name; the name stays."""
@@ -211,16 +227,45 @@ class Recipe:
         return new
 
     def at_rate(self, lr: float) -> Recipe:
-        """This recipe with another default rate, that of vectors in proportion."""
-        if self.vectors is None:
-            return dataclasses.replace(self, lr=lr)
-        return dataclasses.replace(self, lr=lr, vectors=dataclasses.replace(self.vectors, lr=self.vectors.lr / self.lr * lr))
+        """This recipe with another default rate, those of the recipes in it in proportion."""
+        rates = {f"{name}.lr": recipe.lr / self.lr * lr for name, recipe in self.inner.items()}
+        return dataclasses.replace(self, lr=lr).with_hyperparameters(rates)
 
-    # -- tensors of different shapes ---------------------------------------------------------------------------------
+    # -- tensors of different shapes and roles ------------------------------------------------------------------------
 
-    def of(self, p: Tensor) -> Recipe:
+    @functools.cached_property
+    def inner(self) -> dict[str, Recipe]:
+        """The recipes in this one by dotted name: "vectors", "roles.head", …"""
+        some = {"vectors": self.vectors, **{f"roles.{role}": value for role, value in self.roles.given().items()}}
+        return {name: value for name, value in some.items() if isinstance(value, Recipe)}
+
+    def branch(self, p: Tensor, role: str | None = None) -> str:
+        """Who trains a tensor: "" for this recipe's own blocks, "vectors", or "roles.head" and the like.
+
+        role: what the tensor does in its module; None where that is not known: then its shape decides.
+        Raises ValueError for a tensor without rows and columns whose role has a recipe of matrices.
+        """
+        given = getattr(self.roles, role) if role is not None else None
+        if isinstance(given, Recipe):
+            if given.analysis.only_matrices and given._takes_vectors(p):
+                raise ValueError(f"roles.{role}: recipe {given.name!r} takes no tensor of shape {tuple(p.shape)}")
+            return f"roles.{role}"
+        plain = given is None and role in COORDINATEWISE and bool(self.roles)
+        others = given == "vectors" or plain or self._takes_vectors(p)
+        return "vectors" if others and self.for_vectors is not self.matrices else ""
+
+    def of(self, p: Tensor, role: str | None = None) -> Recipe:
         """The recipe of one tensor."""
-        return self.for_vectors if self._takes_vectors(p) else self.matrices
+        return self.member(self.branch(p, role))
+
+    def each(self, params: Any, roles: Any = None) -> list[Recipe]:
+        """The recipe of every tensor of a tree, in the order of its leaves; roles: see `init`."""
+        leaves, spec = pytree.tree_flatten(params)
+        return [self.of(p, role) for p, role in zip(leaves, pure.listed(roles, spec), strict=True)]
+
+    def member(self, branch: str) -> Recipe:
+        """The recipe of a `branch`."""
+        return self.matrices if not branch else self.for_vectors if branch == "vectors" else self.inner[branch]
 
     def _takes_vectors(self, p: Tensor) -> bool:
         return p.ndim < 2 or (self.basis.limit is not None and max(scope.matrix(p)) > self.basis.limit)
@@ -228,7 +273,7 @@ class Recipe:
     @functools.cached_property
     def matrices(self) -> Recipe:
         """The recipe of tensors with two axes or more."""
-        return self if self.vectors is None else dataclasses.replace(self, vectors=None)
+        return dataclasses.replace(self, vectors=None, roles=Roles()) if self.inner or self.roles else self
 
     @functools.cached_property
     def for_vectors(self) -> Recipe:
@@ -236,25 +281,28 @@ class Recipe:
         if self.vectors is not None:
             return self.vectors
         changes = {slot: parts.PLAIN[slot] for slot in ("basis", "solve") if getattr(self, slot).matrix}
-        return dataclasses.replace(self, **changes) if changes else self  # type: ignore[arg-type]
+        return dataclasses.replace(self.matrices, **changes) if changes else self.matrices  # type: ignore[arg-type]
 
-    def rate_of(self, p: Tensor, lr: Any) -> Any:
-        """η of one tensor's recipe, where this one's is `lr`: a number, a function of t, or None for its own."""
-        if self.vectors is None or not self._takes_vectors(p) or lr is None:
+    def rate_of(self, branch: str, lr: Any) -> Any:
+        """η of one branch's recipe, where this one's is `lr`: a number, a function of t, or None for its own."""
+        if branch not in self.inner or lr is None:
             return lr
-        ratio = self.vectors.lr / self.lr
+        ratio = self.inner[branch].lr / self.lr
         return (lambda t: ratio * lr(t)) if is_function(lr) else ratio * lr
 
     # -- pure functions ----------------------------------------------------------------------------------------------
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Any, *, roles: Any = None) -> Any:
         """State before the first step: a tree like `params` with a dict of tensors for each tensor.
+
+        roles: a tree like `params` of texts or None, for a recipe with roles; the same at all of these functions.
 
         Keys: "step" (updates made), "lr" (the last rate), the dotted names of `analysis.recalled` (their last values), all 0-d
         in float64, and "slot.name" for each state of a block, in the parameter's dtype, float32 where that has fewer bits.
         Raises TypeError for a tensor that is not of floating point.
         """
-        return pytree.tree_map(lambda p: pure.init(self, p), params)
+        leaves, spec = pytree.tree_flatten(params)
+        return pytree.tree_unflatten(list(map(pure.init, self.each(params, roles), leaves)), spec)
 
     def update(
         self,
@@ -263,13 +311,14 @@ class Recipe:
         grads: Any,
         *,
         lr: Any = None,
+        roles: Any = None,
         observe: Callable[[list[int], Flow], None] | None = None,
         **inputs: Any,
     ) -> tuple[Any, Any]:
         """One step: (state, params) -> (state, params).  Pure: nothing is changed in place, no Python state.
 
         params, grads, inputs: trees of the same form; a gradient that is None leaves its tensor and state as they are.
-        lr: η, a number, 0-d tensor or function of t; default the recipe's.
+        lr: η, a number, 0-d tensor or function of t; default the recipe's.  roles: see `init`.
         inputs: what `analysis.inputs` names: hessian, z ⊙ Hz (`sandbox.curvature.hessian.hutchinson`); product, H v, v from
             `product_vector`; sampled, the gradient at labels drawn from the model; G and A, K-FAC's factors.
         observe: called for each tensor with its place among the tree's leaves (a list: under scope "global" they are
@@ -279,7 +328,7 @@ class Recipe:
         `with_second_gradient`.
         Works under torch.func.vmap, grad, and make_fx.  Raises ValueError where shapes differ or an input is missing.
         """
-        return pure.update(self, state, params, grads, lr=lr, inputs=inputs, observe=observe)
+        return pure.update(self, state, params, grads, lr=lr, roles=roles, inputs=inputs, observe=observe)
 
     def product_vector(self, state: Any, params: Any) -> Any:
         """The v of the input `product`, H v: a tree like `params`."""
@@ -287,11 +336,11 @@ class Recipe:
         vectors = [pure.product_vector(self, s, p) for s, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
         return pytree.tree_unflatten(vectors, spec)
 
-    def evaluated(self, state: Any, params: Any) -> Any:
+    def evaluated(self, state: Any, params: Any, *, roles: Any = None) -> Any:
         """The weights to evaluate, as the slot `readout` says, a tree like `params`; before a first step params themselves."""
         leaves, spec = pytree.tree_flatten(params)
-        weights = [pure.evaluated(self, s, p) for s, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
-        return pytree.tree_unflatten(weights, spec)
+        weights = map(pure.evaluated, self.each(params, roles), spec.flatten_up_to(state), leaves)
+        return pytree.tree_unflatten(list(weights), spec)
 
     def with_second_gradient(self, state: Any, grads: Any) -> Any:
         """The state after a step, with the same batch's gradients at the point where the step has led."""

@@ -32,7 +32,7 @@ def _try(recipe: Any, foreign: list[Any]) -> None:
     who = " or ".join(names)
     draw = torch.Generator().manual_seed(0)
     theta = torch.randn(3, 2, generator=draw, dtype=torch.float64)
-    state = pure.init(recipe, theta)
+    state = pure.init(recipe.of(theta), theta)
 
     def observe(members: list[int], x: Flow) -> None:
         D = torch.as_tensor(x.D)

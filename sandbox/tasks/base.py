@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sandbox.recipe import find_roles
+from sandbox.recipe.find_roles import Role
 from sandbox.tasks.streams import Generators, draws, stream
 from sandbox.tasks.task import SPLITS, Params, Task
 from sandbox.utils.private_torch import pytree
@@ -43,6 +45,15 @@ class PureTask(Task):
     def init(self, seed: int) -> Params:
         """Returns the initial parameters."""
         raise TypeError(f"{type(self).__name__} must define init")
+
+    def _find_roles(self) -> dict[str, Role]:
+        """Returns what `roles` says of each parameter; otherwise "hidden" for tensors with two axes or more."""
+        start = self.init(0)
+        given, found = find_roles.match(start, self.roles), {}
+        for name, p in start.items():
+            by_shape = "hidden" if p.ndim > 1 else "bias" if name.endswith("bias") else "scalar"
+            found[name] = Role(given[name], "given") if name in given else Role(by_shape, f"{p.ndim} axes, no module")
+        return found
 
     def batches(self, seed: int) -> Iterator[Any]:
         """Yields batches without end, in an order that depends on the seed alone."""

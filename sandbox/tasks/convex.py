@@ -69,7 +69,7 @@ class SoftmaxDigits(_Linear):
     """Softmax regression, λ = 1e-3, on digits (1,797 images of 8×8, 10 classes)."""
 
     name, about, metric, higher_is_better, steps = "softmax-digits", __doc__ or "", "accuracy", True, 500
-    outputs, l2 = 10, 1e-3
+    outputs, l2, roles = 10, 1e-3, {"weight": "head"}
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         from sklearn.datasets import load_digits

@@ -29,26 +29,6 @@ def handed_out(model: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """A context in evaluation mode, after which modes and buffers are what they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, b, b.clone())
-        for module in model.modules()
-        for name, b in module.named_buffers(recurse=False, remove_duplicate=False)
-    ]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for module, name, buffer, value in buffers:
-            buffer.data = value  # also where a forward pass has put another tensor in its place
-            setattr(module, name, buffer)
-
-
-@contextlib.contextmanager
 def collecting(model: nn.Module) -> Iterator[bool]:
     """A context in which BatchNorm layers, alone in training mode, take their running statistics anew: means over all batches
     that pass.  Gives whether there are any.  Within `untouched`, which puts buffers and modes back."""

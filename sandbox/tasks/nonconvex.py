@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from sandbox.recipe import find_roles
+from sandbox.recipe.find_roles import Role
 from sandbox.tasks.base import DataTask, Params, PureTask, stream
 
 
@@ -37,6 +39,10 @@ class _Digits(DataTask):
             torch.manual_seed(int(stream(seed, "init").integers(2**31)))
             module = self.build().to(self.dtype)
         return {name: p.detach() for name, p in module.named_parameters()}
+
+    def _find_roles(self) -> dict[str, Role]:
+        images = torch.empty(2, 64, dtype=self.dtype, device="meta")
+        return find_roles.find(self.module, lambda module: module(images), given=self.roles)
 
     def predict(self, params: Params, X: Tensor) -> Tensor:
         """Returns logits."""

@@ -48,18 +48,20 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import DataLoader, Dataset
 
+from sandbox.recipe import find_roles
+from sandbox.recipe.find_roles import Role
 from sandbox.tasks import data
-from sandbox.tasks.network import check_network, collecting, handed_out, untouched
+from sandbox.tasks.network import check_network, collecting, handed_out
 from sandbox.tasks.streams import Generators
 from sandbox.utils import suggest
-from sandbox.utils.frame import Frame
+from sandbox.utils.frame import Frame, untouched
 from sandbox.utils.generators import held_by
 from sandbox.utils.private_torch import pytree
 
 Params = dict[str, Tensor]
 SPLITS = ("train", "validation", "test")
 # attributes that follow from the others
-_LAZY = ("_frame", "_generators", "_sample", "_sizes", "_sources", "epoch", "stochastic", "training_sample")
+_LAZY = ("_frame", "_generators", "_roles", "_sample", "_sizes", "_sources", "epoch", "stochastic", "training_sample")
 ROWS = 10_000  # a training split of more rows is evaluated on a sample of it
 
 
@@ -84,6 +86,8 @@ class Task:
     epochs, steps: how long a run is: one of them.  epochs need data with a length.
     evaluation_batch_size: rows at a time in evaluations of a Dataset or tensors.
     groups: model -> parameter groups, as a torch optimizer takes them; see the method.
+    roles: name of a parameter, or regular expression searched in names -> its role, where the module does not tell it
+        ("pos_embed": "embedding"); see `sandbox.roles`.
     recalibrate: batches of training, at most 20, on which each evaluation first takes BatchNorm's running statistics anew, for
         recipes that evaluate other weights than they train; 0: the statistics of the weights that are trained.
     convex: whether the loss is convex in the parameters.
@@ -105,6 +109,7 @@ class Task:
     recalibrate: int = 0
     epochs: int | None = None
     lower_is_better: Sequence[str] = ()
+    roles: Mapping[str, str] = {}
     pure = False  # whether `loss` takes a dict of parameters: see PureTask
     stochastic = True  # whether `loss` may draw random numbers, as dropout does
     output: Callable[[Any, Any], Any] | None = None
@@ -129,6 +134,7 @@ class Task:
         evaluation_batch_size: int | None = None,
         recalibrate: int | None = None,
         groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None,
+        roles: Mapping[str, str] | None = None,
         about: str | None = None,
         convex: bool | None = None,
     ) -> None:
@@ -270,6 +276,25 @@ class Task:
         """Returns the parameters with which a run starts."""
         _ = self._frame  # built now: under vmap, where `apply` may be called, nothing may draw
         return {name: p.detach() for name, p in self.start(seed).named_parameters()}
+
+    def parameter_roles(self) -> dict[str, Role]:
+        """Returns name -> `Role` of every parameter, found by running the network on a batch; a copy of what was found once.
+
+        Raises ValueError for an entry of `roles` that no name matches.
+        """
+        if "_roles" not in self.__dict__:
+            self._roles = self._find_roles()
+        return dict(self._roles)
+
+    def _find_roles(self) -> dict[str, Role]:
+        model = self.start(0)
+
+        def run(model: Any) -> Any:
+            self.begin(model, "train")
+            return (self.output or self.loss)(model, self._sample[0])
+
+        with Generators(0, "evaluation", held=[*self.generators(), *self.generators("train")]):
+            return find_roles.find(model, run if self._sample else None, given=self.roles)
 
     def batches(self, seed: int) -> Iterator[Any]:
         """Yields training batches without end, in an order that depends on the seed alone."""

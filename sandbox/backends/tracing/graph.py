@@ -195,7 +195,7 @@ def _step(recipe: Recipe, signature: Signature, copy: Callable[[Tensor], Tensor]
 
 def check_one_step(recipe: Recipe) -> None:
     """Raises ValueError for a recipe that has another one for vectors, and for one that takes factors of layers."""
-    if recipe.vectors is not None:
+    if recipe.inner or recipe.roles:
         raise ValueError(
             f"recipe {recipe.name!r} has another step for tensors with fewer than two axes: one program cannot be both; take "
             "recipe.matrices and recipe.for_vectors, each for its own tensors"

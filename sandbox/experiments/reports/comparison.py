@@ -22,7 +22,7 @@ FILES = ("report.html", "table.md", "table.tex", *PICTURES, "results.parquet", "
 def write(result: ComparisonData) -> None:
     """Writes the page, the tables and the pictures into the comparison's folder."""
     result.folder.mkdir(parents=True, exist_ok=True)
-    parts, notes = tables.from_comparison(result), tables.notes(result)
+    parts, notes = tables.shown(result)
     texts = {
         "report.html": page.html(result),
         "table.md": tables.markdown(parts, notes) + "\n",
@@ -77,5 +77,5 @@ class Comparison(ComparisonData, tables.Shown):
         return tables.ToTargetTable(rows, f"{self.plan.task.metric if metric else column} {'≥' if higher else '≤'} {target:g}")
 
     def shown(self) -> tuple[list[tables.Table], list[str]]:
-        """Returns results and differences, with notes."""
-        return tables.from_comparison(self), tables.notes(self)
+        """Returns results, differences and who trains what, with notes."""
+        return tables.shown(self)

@@ -29,6 +29,7 @@ def html(result: ComparisonData) -> str:
     results, *differences = tables.from_comparison(result)
     details = (
         ("Cost", tables.costs(result)),
+        ("Who trains what", tables.trained(result)),
         ("Search", tables.budgets(result)),
         ("Smallest difference found with 80 % power here", tables.power(result)),
         ("Is this comparison fair?", tables.checklist(result)),

@@ -42,6 +42,12 @@ def from_comparison(result: ComparisonData) -> list[Table]:
     return [(head, rows), (against, differences)]
 
 
+def shown(result: ComparisonData) -> tuple[list[Table], list[str]]:
+    """Returns results, differences and who trains what, with notes."""
+    divided = trained(result)
+    return (from_comparison(result) if result.summaries else []) + ([divided] if divided else []), notes(result)
+
+
 def _result(s: Summary, seeds: int) -> list[str]:
     return [
         s.name,
@@ -170,6 +176,16 @@ def costs(result: ComparisonData) -> Table:
     return head, rows
 
 
+def trained(result: ComparisonData) -> Table | None:
+    """Returns who trains what, for variants of several optimizers; None where there are none."""
+    head = ["variant", "trained by", "what", "tensors", "parameters", "share"]
+    rows = []
+    for name, some in result.plan.trained.items():
+        total = sum(size for *_, size in some)
+        rows += [[name, by, what, str(n), f"{size:,}", f"{100 * size / total:.1f} %"] for by, what, n, size in some]
+    return (head, rows) if rows else None
+
+
 def notes(result: ComparisonData) -> list[str]:
     """Returns what a reader must know to read the table."""
     plan, settings = result.plan, result.plan.settings
@@ -206,6 +222,9 @@ def notes(result: ComparisonData) -> list[str]:
     more = [f"{s.name} ({n})" for s in result.summaries if (n := len(result.chosen[s.name].trials)) > plan.trials]
     if more:
         lines.append(f"Searched further, their best rates being at an end of what was tried: {', '.join(more)}.")
+    idle = [name for name, some in plan.trained.items() if name not in [by for by, *_ in some]]
+    if idle:
+        lines.append(f"Trains no parameter of this task itself, but leaves all to others: {', '.join(idle)}.")
     lost = [s.name for s in result.summaries if not s.tuned]
     if lost:
         lines.append(f"Every rate of {', '.join(lost)} diverged in tuning; its default was kept.")

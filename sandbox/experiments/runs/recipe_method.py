@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -65,7 +65,9 @@ class RecipeMethod:
 
     def parts(self) -> Any:
         """Returns the objects on whose code a run depends."""
-        fields = [_fields(self.recipe), _fields(self.recipe.vectors)] if self.recipe.vectors else _fields(self.recipe)
+        fields = (
+            [_fields(self.recipe), *map(_fields, self.recipe.inner.values())] if self.recipe.inner else _fields(self.recipe)
+        )
         return [fields, self.recipe.lr if self.moving else None]
 
     def text(self) -> str:
@@ -96,8 +98,12 @@ class RecipeMethod:
             return False
         return True
 
-    def make(self, groups: list[dict[str, Any]], lr: float, options: Mapping[str, Any]) -> list[Any]:
+    def make(
+        self, groups: list[dict[str, Any]], lr: float, options: Mapping[str, Any], roles: Callable[[], Any] = dict
+    ) -> list[Any]:
         """Returns the optimizer of a run, in a list.  options: keyword arguments of `sandbox.Optimizer`.
+
+        roles: gives name -> `Role` of the parameters, and is called for recipes with roles alone.
 
         Raises ValueError for a group whose recipe takes Hessian-vector products where the run's recipe takes none.
         """
@@ -114,7 +120,23 @@ class RecipeMethod:
             if "lr_factor" in group:
                 row["lr"] = self._rate(lr * group["lr_factor"])
             rows.append(row)
-        return [Optimizer(rows, self.recipe, lr=self._rate(lr), **options)]
+        return [Optimizer(rows, self.recipe, lr=self._rate(lr), roles=self._roles(rows, roles), **options)]
+
+    def trained(self, groups: list[dict[str, Any]], roles: Callable[[], Any]) -> Iterator[tuple[str, str, Any]]:
+        """Yields (the name of who trains it, what it is, parameter) for all parameters."""
+        known = self._roles(groups, roles) or {}
+        for group in groups:
+            recipe = lookup.recipe(group.get("recipe", self.recipe))
+            for name, p in group["params"]:
+                role = known[name].role if name in known else None
+                by = recipe.branch(p, role)
+                what = role or ("two axes or more" if p.ndim > 1 else "fewer than two axes")
+                yield recipe.member(by).name if by in recipe.inner else recipe.name, what, p
+
+    def _roles(self, groups: list[dict[str, Any]], roles: Callable[[], Any]) -> Any:
+        """Returns the roles, None where no recipe has any."""
+        recipes = (lookup.recipe(group.get("recipe", self.recipe)) for group in groups)
+        return roles() if any(recipe.roles for recipe in recipes) else None
 
     def _rate(self, lr: float) -> Any:
         """Returns lr, or lr · η(t)."""
@@ -125,4 +147,4 @@ class RecipeMethod:
 
 
 def _fields(recipe: Recipe) -> list[Any]:
-    return [getattr(recipe, f.name) for f in dataclasses.fields(recipe) if f.name not in ("name", "lr", "vectors")]
+    return [getattr(recipe, f.name) for f in dataclasses.fields(recipe) if f.name not in ("name", "lr", "vectors", "roles")]

@@ -15,7 +15,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,13 @@ import torch
 from sandbox.experiments.runs.recipe_method import RecipeMethod
 from sandbox.forms import lookup
 from sandbox.recipe import Recipe
+from sandbox.recipe.find_roles import Role
+from sandbox.recipe.roles import ROLES
 from sandbox.utils import imports, suggest
 
 _SPELLING = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)
-_ONLY = ("matrices",)
+MATRICES = "matrices"  # a value of `only`: all tensors with exactly two axes
+_HIDDEN = ("hidden", "attention_in", "attention_out", "recurrent")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +38,11 @@ class TorchOptimizer:
 
     factory: a class or function, or its import path "module:attribute".  lr: the default rate around which others are tried;
         default the factory's own.  name: default the factory's.
-    only: "matrices" gives the factory only the parameters with exactly two axes; `rest`, a recipe or another TorchOptimizer,
-        trains the others, at its own default rate times lr over this method's default: the two rates keep one proportion.
-        Both keep the options of the task's groups (`Task.groups`).
-        torch.optim.Muon takes nothing else, so there only="matrices" and rest="adamw" are the defaults.
+    only: a role or several ("hidden", "conv", …; see `sandbox.roles`) gives the factory only the parameters that have it,
+        "matrices" all those with exactly two axes; `rest`, a recipe or another TorchOptimizer, trains the others, at its own
+        default rate times lr over this method's default: the two rates keep one proportion.  Both keep the options of the
+        task's groups (`Task.groups`).  torch.optim.Muon takes matrices alone, and by default gets the hidden ones, with
+        rest="adamw": only=("hidden", "attention_in", "attention_out", "recurrent").
     options: further keyword arguments of the factory.
     Raises TypeError for what cannot be called, ValueError for an impossible rate, and for `rest` without `only`.
     """
@@ -46,7 +50,7 @@ class TorchOptimizer:
     factory: Callable[..., Any]
     lr: float
     name: str
-    only: str | None
+    only: str | tuple[str, ...] | None
     rest: Any
     options: Mapping[str, Any]
     path: str
@@ -74,7 +78,7 @@ class TorchOptimizer:
         *,
         lr: float | None = None,
         name: str | None = None,
-        only: str | None = None,
+        only: str | Sequence[str] | None = None,
         rest: Any = None,
         **options: Any,
     ) -> None:
@@ -84,9 +88,12 @@ class TorchOptimizer:
         path = f"{getattr(build, '__module__', '?')}:{getattr(build, '__qualname__', type(build).__qualname__)}"
         path = factory if isinstance(factory, str) else path
         if only is None and build is getattr(torch.optim, "Muon", None):
-            only, rest = "matrices", "adamw" if rest is None else rest
-        if only is not None and only not in _ONLY:
-            raise ValueError(suggest.unknown("value of only", only, _ONLY))
+            only, rest = _HIDDEN, "adamw" if rest is None else rest
+        if only not in (None, MATRICES):
+            only = (only,) if isinstance(only, str) else tuple(only or ())
+            for role in only or ("",):
+                if role not in ROLES:
+                    raise ValueError(suggest.unknown("value of only", role, (MATRICES, *ROLES)))
         if (only is None) != (rest is None):
             raise ValueError("only= and rest= belong together: what the factory trains, and who trains the rest")
         rate = _default_rate(build) if lr is None else lr
@@ -119,7 +126,8 @@ class TorchOptimizer:
     def text(self) -> str:
         """Returns the optimizer with its arguments and rate, as one line."""
         arguments = ", ".join(f"{k}={v!r}" for k, v in self.options.items())
-        more = "" if self.only is None else f"; {self.only} only, the rest by {self.rest.name}"
+        only = self.only if isinstance(self.only, str) else ", ".join(self.only or ())
+        more = "" if self.only is None else f"; {only} only, the rest by {self.rest.name}"
         return f"{self.path}({arguments}), lr {self.lr:g}{more}"
 
     def words(self) -> None:
@@ -147,27 +155,50 @@ class TorchOptimizer:
         """Returns True: an optimizer that refuses a rate raises itself."""
         return True
 
-    def make(self, groups: list[dict[str, Any]], lr: float, options: Mapping[str, Any]) -> list[Any]:
+    def make(
+        self, groups: list[dict[str, Any]], lr: float, options: Mapping[str, Any], roles: Callable[[], Any] = dict
+    ) -> list[Any]:
         """Returns the optimizers of a run, which step one after another.
 
-        options: of `sandbox.Optimizer`, where `rest` is a recipe.
+        options: of `sandbox.Optimizer`, where `rest` is a recipe.  roles: gives name -> `Role` of the parameters.
         Raises ValueError for a process group where the optimizer takes gradients itself: they would be of each rank's share
         alone.
         """
         if options.get("process_group") is not None and self.second_order:
             raise ValueError(f"ranks: {self.name} takes its gradients itself, which ranks then do not average; use one rank")
+        mine, others = self._divided(groups, roles)
+        optimizers = [self._build(mine, lr)] if mine else []
+        if others:
+            optimizers += self._rest.make(others, self._rest.lr * lr / self.lr, options, roles)
+        return optimizers
+
+    def _divided(self, groups: list[dict[str, Any]], roles: Callable[[], Any]) -> tuple[list[dict[str, Any]], ...]:
+        """Returns the groups of the factory and those of the rest, whose parameters are (name, tensor) pairs."""
         mine: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
+        known = roles() if self.only not in (None, MATRICES) else {}
         for group in groups:
             named = [p if isinstance(p, tuple) else ("", p) for p in group["params"]]
             for matching, rows in ((True, mine), (False, others)):
-                params = [(n, p) for n, p in named if (self.only is None or p.ndim == 2) == matching]
+                params = [(n, p) for n, p in named if self._takes(p, known.get(n)) == matching]
                 if params:
                     rows.append({**group, "params": params})
-        optimizers = [self._build(mine, lr)] if mine else []
+        return mine, others
+
+    def _takes(self, p: Any, found: Role | None) -> bool:
+        if self.only is None or self.only == MATRICES:
+            return self.only is None or p.ndim == 2
+        return found is not None and found.role in self.only
+
+    def trained(self, groups: list[dict[str, Any]], roles: Callable[[], Any]) -> Iterator[tuple[str, str, Any]]:
+        """Yields (the name of who trains it, what it is, parameter) for all parameters."""
+        mine, others = self._divided(groups, roles)
+        known = roles() if self.only not in (None, MATRICES) else {}
+        for group in mine:
+            for name, p in group["params"]:
+                yield self.name, known[name].role if name in known else "two axes", p
         if others:
-            optimizers += self._rest.make(others, self._rest.lr * lr / self.lr, options)
-        return optimizers
+            yield from self._rest.trained(others, roles)
 
     def _build(self, groups: list[dict[str, Any]], lr: float) -> Any:
         accepted = self.hyperparameters()

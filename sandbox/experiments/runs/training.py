@@ -66,7 +66,7 @@ class _Training:
         self.forward = torch.compile(self.model) if run.options.compile_model and self.network else self.model
         dtype = run.options.state_dtype and getattr(torch, run.options.state_dtype)
         options = {"backend": run.way, "seed": run.seed, "process_group": shares.group, "state_dtype": dtype}
-        self.optimizers = method.make(task.groups(self.model), run.lr, options)
+        self.optimizers = method.make(task.groups(self.model), run.lr, options, task.parameter_roles)
         self.params = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
         if watch is not None and isinstance(method, RecipeMethod):
             self.optimizers[0].watch = watch
@@ -184,13 +184,13 @@ class _Training:
     def _words(self) -> float:
         """Returns state elements per parameter: a recipe's, or as the optimizers hold them."""
         if isinstance(self.method, RecipeMethod):
-            shapes: dict[Any, list[torch.Size]] = {}
+            total = params = 0
             for group in self.optimizers[0].param_groups:
-                shapes.setdefault(group["recipe"], []).extend(p.shape for p in group["params"])
-            sizes = {recipe: sum(map(math.prod, each)) for recipe, each in shapes.items()}
-            if len(shapes) > 1:
-                return sum(analysis.state_elements(r, s) * sizes[r] for r, s in shapes.items()) / sum(sizes.values())
-            return analysis.state_elements(self.method.recipe, next(iter(shapes.values())))
+                shapes = [p.shape for p in group["params"]]
+                size = sum(map(math.prod, shapes))
+                total += round(size * analysis.state_elements(group["recipe"], shapes, group.get("roles")))
+                params += size
+            return total / max(params, 1)
         held = params = 0
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:

@@ -125,7 +125,9 @@ def _together(
 def _rows(task: Task, recipe: Recipe, run: Run, members: ensemble.Ensemble, i: int, seconds: float) -> list[Row]:
     rows, first, diverged = list[Row](), int(members.diverged[i]), bool(members.diverged[i])
     params = {name: p[i] for name, p in members.params.items()}
-    words = analysis.state_elements(recipe, [p.shape for p in params.values()])
+    found = task.parameter_roles() if recipe.roles else {}
+    roles = [found[name].role for name in params] if found else None
+    words = analysis.state_elements(recipe, [p.shape for p in params.values()], roles)
     for k, step in enumerate(members.at):
         values = {name: float(column[i, k]) for name, column in members.evaluations.items()}
         if step and ((first and step >= first) or not math.isfinite(values["train_loss"])):

@@ -12,6 +12,7 @@ from sandbox import backends, schedules, tasks
 from sandbox.experiments.runs import identity, shares, vectorised
 from sandbox.experiments.runs.methods import Method, RecipeMethod, methods
 from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
+from sandbox.experiments.runs.trained import Portion, portions
 from sandbox.experiments.selection import search as searching
 from sandbox.experiments.selection.axes import Axis
 from sandbox.experiments.selection.contenders import SEEDS as CONTENDER_SEEDS
@@ -159,6 +160,12 @@ class ComparisonPlan:
         evaluated = tuning * 2 * point + s.seeds * evaluated_rows(task, len(self.at))
         return evaluated / ((tuning + s.seeds) * trained_rows(task, self.steps, s.options))
 
+    @functools.cached_property
+    def trained(self) -> dict[str, list[Portion]]:
+        """Variant -> who trains what, for variants of several optimizers."""
+        found = {method.name: portions(self.task, method) for method in self.methods}
+        return {name: some for name, some in found.items() if some}
+
     def facts(self) -> dict[str, Any]:
         """Returns what the manifest of a comparison says."""
         s = self.settings
@@ -180,6 +187,7 @@ class ComparisonPlan:
             "options": dataclasses.asdict(s.options),
             "probes": [getattr(p, "__name__", repr(p)) for p in self.probes],
             "one by one": self.refusals,
+            "trained": self.trained,
             "defaults": {m.name: m.lr for m in self.methods},
             "weight_decay": {m.name: untuned_decay(m, s.search) for m in self.methods},
             "grids": {m.name: self.grid(m) for m in self.methods},

@@ -64,6 +64,7 @@ class SavedPlan:
     at: tuple[int, ...]
     sampled: bool
     evaluated_share: float
+    trained: dict[str, list[Any]]
 
     @property
     def names(self) -> list[str]:
@@ -94,4 +95,5 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
         at=tuple(facts["evaluated_at"]),
         sampled=facts["sampled"],
         evaluated_share=facts["evaluated_share"],
+        trained=facts.get("trained", {}),
     )

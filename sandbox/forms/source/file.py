@@ -68,6 +68,9 @@ def roles_of(recipe: Recipe, *, stored: bool, fixed: Sequence[str]) -> list[Role
     if analysis.second_gradient or analysis.needs_rows or set(analysis.inputs) - {"hessian"}:
         needs = ", ".join(analysis.inputs) or "a second gradient of each batch"
         raise Refused(f"{_blamed(recipe, ('again', *analysis.inputs))} takes more than a gradient: {needs}")
+    apart = [name for name in recipe.inner if name != "vectors"]
+    if apart:
+        raise Refused(f"{apart[0]} has a recipe of its own, and a file holds two steps at most")
     matrices, vectors = recipe.of(torch.empty(2, 2)), recipe.of(torch.empty(2))
     one = [matrices] if matrices is vectors else [matrices, vectors]
     for role in one:
@@ -81,7 +84,7 @@ def roles_of(recipe: Recipe, *, stored: bool, fixed: Sequence[str]) -> list[Role
     one = [_storing(role) if stored else role for role in one]
     if len(one) == 1:
         return [Role(one[0], fixed, method="_update")]
-    ratio = float(recipe.rate_of(torch.empty(2), 1.0))
+    ratio = float(recipe.rate_of("vectors", 1.0))
     return [
         Role(one[0], fixed, method="_matrix"),
         Role(one[1], fixed, method="_vector", prefix="vector_", ratio=ratio),
@@ -144,8 +147,14 @@ class File:
     def _docstring(self) -> list[str]:
         first = textwrap.wrap(f'"""{self._first()}', WIDTH - 4)
         rest = [part for text in paragraphs(self._about()[1:]) for part in text]
-        lines = [*first, "", *printed(self.recipe), *rest, '"""']
+        lines = [*first, "", *printed(self.recipe), *rest, *self._apart(), '"""']
         return [f"    {line}" for line in lines]
+
+    def _apart(self) -> list[str]:
+        """What a user must say of tensors that are matrices by their shape alone."""
+        others = [role for role, who in self.recipe.roles.given().items() if who == "vectors"]
+        text = f'Parameters of role {" and ".join(others)} go into a group of their own with "matrices": False.'
+        return ["", *textwrap.wrap(text, WIDTH - 4)] if others else []
 
     def defaults(self) -> dict[str, Any]:
         """The class's arguments and their defaults."""
@@ -180,6 +189,7 @@ class File:
         lines = fitted("    def __init__(", ["self", "params: Any", *arguments.values()], ") -> None:")
         for i, some in enumerate(chunks([f"{name}={name}" for name in arguments], WIDTH - 44)):
             lines.append(f"        defaults{' |=' if i else ': dict[str, Any] ='} dict({', '.join(some)})")
+        lines += ['        defaults["matrices"] = True'] if self.recipe.roles else []
         for interval, names in alike.items():
             lines += checks(interval, names)
         if self.roles[0].betas:
@@ -216,8 +226,9 @@ class File:
         if len(self.roles) > 1:
             limit = self.roles[0].recipe.basis.limit
             small = "" if limit is None else f" and max(p.shape[0], p.numel() // p.shape[0]) <= {limit}"
+            chosen = 'group["matrices"] and ' if self.recipe.roles else ""
             calls = [
-                f"                    if p.ndim > 1{small}:",
+                f"                    if {chosen}p.ndim > 1{small}:",
                 f"                        self._matrix({passed})",
                 "                    else:",
                 f"                        self._vector({passed})",
