@@ -3,6 +3,8 @@
     variants.names()            every name
     variants.get("apollo")      its recipe
     variants.about("apollo")    equation and source
+    variants.families()         the names by family
+    variants.year("sgd")        when the method was published
 
 Each variant is a function that returns its Recipe and whose docstring gives equation and source; it is listed under its
 function's name with dashes.  No mathematics here: only which block sits in which slot.
@@ -11,16 +13,26 @@ function's name with dashes.  No mathematics here: only which block sits in whic
 from __future__ import annotations
 
 import inspect
+import re
 
 from sandbox.recipe import Recipe
 from sandbox.utils import suggest
 from variants import ablations, adaptive, apollo, averages, history, matrix, peers
 
-__all__ = ["about", "get", "names"]
+__all__ = ["about", "families", "get", "names", "year"]
 
+_MODULES = {
+    "Apollo": apollo,
+    "Ablations of Apollo": ablations,
+    "First-order and diagonal second-order peers": peers,
+    "Adaptive methods": adaptive,
+    "Quasi-Newton methods with a history": history,
+    "Methods of matrices": matrix,
+    "Averages of weights": averages,
+}
 _MAKERS = {
     name.replace("_", "-"): maker
-    for module in (apollo, ablations, peers, adaptive, history, matrix, averages)
+    for module in _MODULES.values()
     for name, maker in vars(module).items()
     if inspect.isfunction(maker) and maker.__module__ == module.__name__ and not name.startswith("_")
 }
@@ -30,6 +42,14 @@ def names() -> list[str]:
     """Every variant's name: Apollo's own forms, then the ablations, the peers, later adaptive methods, those with a
     history, those of matrices, those that evaluate averages of weights."""
     return list(_MAKERS)
+
+
+def families() -> dict[str, list[str]]:
+    """The names of each family, in the order of `names`."""
+    return {
+        family: [name for name, maker in _MAKERS.items() if maker.__module__ == module.__name__]
+        for family, module in _MODULES.items()
+    }
 
 
 def get(name: str) -> Recipe:
@@ -43,3 +63,9 @@ def about(name: str) -> str:
     """Equation and source of the variant called `name`."""
     get(name)
     return inspect.getdoc(_MAKERS[name]) or ""
+
+
+def year(name: str) -> int:
+    """When the method was published: the first year in `about`; of Apollo and its ablations 2020."""
+    years = re.findall(r"\b(?:19|20)\d\d\b", about(name))
+    return int(years[0]) if years else 2020

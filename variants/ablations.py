@@ -60,7 +60,7 @@ def channel_secant() -> Recipe:
 
 
 def coordinate_secant() -> Recipe:
-    """One secant equation a coordinate: at ε = 0 the diagonal secant B = -y/d."""
+    """One secant equation per coordinate: at ε = 0 the diagonal secant B = -y/d."""
     return Recipe(scope="coordinate")
 
 

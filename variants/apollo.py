@@ -36,7 +36,7 @@ def apollo_stable() -> Recipe:
 
 
 def scale_invariant() -> Recipe:
-    """Apollo whose floor is σ ‖g_t - g_{t-1}‖_∞ a tensor, σ = 1: scaling the loss leaves θ unchanged (paper, section 3.3)."""
+    """Apollo whose floor is σ ‖g_t - g_{t-1}‖_∞ per tensor, σ = 1: scaling the loss leaves θ unchanged (paper, section 3.3)."""
     return Recipe(rectifier=ScaleInvariantFloor(sigma=1.0))
 
 

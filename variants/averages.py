@@ -52,12 +52,12 @@ def schedule_free_adamw() -> Recipe:
 
 
 def schedule_free_radam() -> Recipe:
-    """`schedule-free-adamw` at rates times RAdam's rectification, 0 in the first steps: `schedulefree.RAdamScheduleFree`."""
+    """`schedule-free-adamw` at RAdam's rectified rates, 0 in the first steps (2024): `schedulefree.RAdamScheduleFree`."""
     return schedule_free_adamw().replace(readout=RectifiedScheduleFree(beta=0.9, beta2=0.999))
 
 
 def ema_adamw() -> Recipe:
-    """AdamW, evaluated at x = .999 x + .001 θ: `torch.optim.AdamW` with `torch.optim.swa_utils.get_ema_multi_avg_fn(0.999)`."""
+    """AdamW, evaluated at x = .999 x + .001 θ (Polyak 1992): torch's AdamW with `swa_utils.get_ema_multi_avg_fn(0.999)`."""
     return adamw().replace(readout=WeightEMA(beta=0.999, bias_correction=False))
 
 

@@ -208,5 +208,5 @@ def dfp() -> Recipe:
 
 
 def sr1() -> Recipe:
-    """H ← H + wwᵀ/wᵀy, w = s - Hy, from H₀ = 1 (symmetric rank one; H need not be positive); else as bfgs."""
+    """H ← H + wwᵀ/wᵀy, w = s - Hy, from H₀ = 1 (Davidon 1959; H need not be positive); else as bfgs."""
     return bfgs().replace(lr=0.1, solve=Broyden(rule="sr1", memory=20))

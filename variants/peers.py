@@ -23,12 +23,12 @@ from sandbox.recipe import Recipe
 
 
 def sgd() -> Recipe:
-    """m = μ m + g, θ = θ - η m, μ = 0.9: `torch.optim.SGD`."""
+    """m = μ m + g, θ = θ - η m, μ = 0.9 (Polyak 1964): `torch.optim.SGD`."""
     return Recipe(lr=0.1, moment=HeavyBall(momentum=0.9), curvature=Unit(), rectifier=NoRectifier())
 
 
 def nesterov() -> Recipe:
-    """m = μ m + g, θ = θ - η (g + μ m), μ = 0.9: `torch.optim.SGD(nesterov=True)`."""
+    """m = μ m + g, θ = θ - η (g + μ m), μ = 0.9 (Nesterov 1983): `torch.optim.SGD(nesterov=True)`."""
     return Recipe(lr=0.1, moment=HeavyBall(momentum=0.9, nesterov=True), curvature=Unit(), rectifier=NoRectifier())
 
 
@@ -69,7 +69,7 @@ def rmsprop() -> Recipe:
 
 
 def rmsprop_centered() -> Recipe:
-    """RMSprop with the variance v - (mean of g)² under the root: `torch.optim.RMSprop(centered=True)`."""
+    """RMSprop with the variance v - (mean of g)² under the root (Graves 2013): `torch.optim.RMSprop(centered=True)`."""
     return Recipe(lr=1e-2, moment=NoMoment(), curvature=CenteredSecondMoment(beta=0.99), rectifier=SquareRoot())
 
 
@@ -89,7 +89,7 @@ def adabelief() -> Recipe:
 
 
 def adabelief_plain() -> Recipe:
-    """AdaBelief without ε inside the recursion: s = β s + (1-β)(g - m)²."""
+    """AdaBelief without ε inside the recursion (Zhuang et al. 2020): s = β s + (1-β)(g - m)²."""
     return Recipe(lr=1e-3, moment=RawEMA(), curvature=Belief(beta=0.999, eps=0.0), rectifier=SquareRoot(eps=1e-8))
 
 
@@ -99,5 +99,5 @@ def adahessian() -> Recipe:
 
 
 def adahessian_spatial() -> Recipe:
-    """AdaHessian with |z ⊙ Hz| averaged over a convolution kernel's positions (the authors' setting for images)."""
+    """AdaHessian with |z ⊙ Hz| averaged over a convolution kernel's positions (Yao et al. 2021, for images)."""
     return adahessian().replace(curvature=Hutchinson(beta=0.999, spatial_average=True))

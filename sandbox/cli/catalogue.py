@@ -13,7 +13,7 @@ from sandbox.utils import interrupts
 
 @dataclasses.dataclass
 class Variants(interrupt.Command):
-    """List every variant: its state per parameter, gradients per step, what it is and whose.  `show NAME` says more."""
+    """List every variant by family: its year, state per parameter, gradients per step, what it is.  `show NAME` says more."""
 
     def main(self) -> int:
         """Prints the table."""
@@ -23,12 +23,15 @@ class Variants(interrupt.Command):
 
             variants = lookup.package("variants")
 
-        rows = []
-        for name in variants.names():
-            recipe = variants.get(name)
-            numbers = [f"{recipe.lr:g}", state_text(recipe), str(recipe.analysis.evaluations)]
-            rows.append([name, *numbers, variants.about(name).splitlines()[0]])
-        screen.table(screen.console(), ["variant", "lr", "state", "gradients", "what it is"], rows)
+        console = screen.console()
+        for family, names in variants.families().items():
+            rows = []
+            for name in names:
+                recipe = variants.get(name)
+                numbers = [str(variants.year(name)), f"{recipe.lr:g}", state_text(recipe), str(recipe.analysis.evaluations)]
+                rows.append([name, *numbers, variants.about(name).splitlines()[0]])
+            screen.say(console, f"\n{family}")
+            screen.table(console, ["variant", "year", "lr", "state", "gradients", "what it is"], rows)
         return 0
 
 

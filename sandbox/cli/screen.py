@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+FOLDED = 60  # characters to which a last column may be folded
+
+
 def folder(out: Path) -> None:
     """Creates the folder for results before the work begins.  Raises ValueError where a file is in the way."""
     try:
@@ -29,12 +32,13 @@ def console() -> Console:
 
 
 def table(console: Console, head: list[str], rows: list[list[str]]) -> None:
-    """Prints a table; on a narrow terminal one block per row."""
+    """Prints a table, its last column folded where it must be; on a narrow terminal one block per row."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
+    widths[-1] = min(widths[-1], FOLDED)
     if sum(widths) + 3 * len(widths) > console.width and len(head) > 4:
         # too narrow for one line per row
         for row in rows:
