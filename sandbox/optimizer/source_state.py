@@ -68,8 +68,10 @@ def from_file(recipe: str | Recipe, state_dict: StateDict, *, fixed: Sequence[st
 
 def _divided(recipe: Recipe, group: dict[str, Any]) -> list[dict[str, Any]]:
     """The parameters of a group; those of roles that are no matrices in a second one, as the file's class wants them."""
-    if not recipe.roles or group.get("roles") is None:
+    if not recipe.roles:
         return [{"params": group["params"]}]
+    if group.get("roles") is None:
+        return [{"params": group["params"], "matrices": True}]
     apart = {role for role in ROLES if recipe.branch(torch.empty(2, 2, device="meta"), role)}
     rows: list[dict[str, Any]] = [{"params": [], "matrices": True}, {"params": [], "matrices": False}]
     for key, role in zip(group["params"], group["roles"], strict=True):

@@ -49,8 +49,10 @@ def test_torchs_optimizers_by_hand(text):
     model, noise, batches = task.start(1), Generators(1, "noise"), networks.Net().batches(1)
     matrices, vectors = ([p for p in model.parameters() if (p.ndim == 2) == is_matrix] for is_matrix in (True, False))
     if "Muon" in text:
-        first = torch.optim.Muon(matrices, lr=0.01, momentum=0.9)
-        rest = sandbox.Optimizer(vectors, "adamw", lr=0.01, weight_decay=0.0)  # both default rates are 0.001
+        *hidden, head = matrices
+        first = torch.optim.Muon(hidden, lr=0.01, momentum=0.9)
+        groups = [{"params": [head]}, {"params": vectors, "weight_decay": 0.0}]
+        rest = sandbox.Optimizer(groups, "adamw", lr=0.01)  # both default rates are 0.001
         optimizers = [first, rest]
     else:
         groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
