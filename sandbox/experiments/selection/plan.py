@@ -15,7 +15,6 @@ from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
 from sandbox.experiments.selection import search as searching
 from sandbox.experiments.selection.axes import Axis
 from sandbox.experiments.selection.contenders import SEEDS as CONTENDER_SEEDS
-from sandbox.experiments.selection.coordinates import Descent
 from sandbox.experiments.settings import ComparisonSettings, Options, whole
 from sandbox.probes import ALL
 from sandbox.probes.watch import Watch, find
@@ -23,7 +22,6 @@ from sandbox.tasks import Task
 from sandbox.utils import suggest
 
 POINTS = 20  # of a curve, at most, if their number is not given
-REFINED, WIDENED = 4, 6  # further trials of a search: between those of the first round, and beyond them where it must go on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,21 +83,17 @@ class ComparisonPlan:
     @property
     def tuned(self) -> bool:
         """Whether anything is chosen."""
-        return bool(self.settings.search) or self.settings.rates > 1
+        return self.settings.tuned
 
     def axes(self, method: Method) -> dict[str, Axis]:
         """Returns what is varied of a method."""
-        if self.settings.search:
-            return searching.axes_of(self.settings.search, method)
-        if self.settings.tuner == "coordinate":
-            return {"lr": Axis(log=True, start=method.lr)}
+        if self.settings.search or self.settings.tuner == "coordinate":
+            return searching.axes_of(self.settings.search or {"lr": None}, method)
         return {"lr": Axis(choices=tuple(self.grid(method)))}
 
     def new_tuner(self, method: Method, seed: int) -> searching.Tuner:
         """Returns a tuner of a method's numbers."""
-        s, axes = self.settings, self.axes(method)
-        descent = Descent(axes, s.rates, s.spacing, self.trials, self.limit) if s.tuner == "coordinate" else None
-        return searching.Tuner(axes, s.tuner, self.trials, seed, descent)
+        return searching.new_tuner(self.axes(method), self.settings, self.settings.tuner, seed)
 
     def grid(self, method: Any) -> list[float]:
         """Returns learning rates around the method's default, lowest first: a grid, or the first round of a search."""
@@ -219,7 +213,7 @@ def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings)
     if options.device != "cpu" and resolved_task.pure:
         raise ValueError(f"device: task {resolved_task.name!r} is a function of parameters and runs on the CPU")
     at, probes = _evaluated_steps(resolved_task, steps, settings), tuple(find(settings.probes).values())
-    trials, limit = _trials(settings)
+    trials, limit = searching.budget(settings, settings.tuner)
     result = ComparisonPlan(settings, resolved, resolved_task, steps, warmup, trials, limit, at, probes)
     _check_search(result)
     if options.ranks > 1:
@@ -232,27 +226,15 @@ def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings)
     return result
 
 
-def _trials(settings: ComparisonSettings) -> tuple[int, int]:
-    """Returns the trials of a search and the most that it may make.  Raises ValueError for too few."""
-    trials, limit = settings.trials, settings.limit
-    if trials is None:
-        lines = len(settings.search) if settings.search else 1
-        lines += lines > 1  # the first number is searched twice
-        trials = lines * (settings.rates + REFINED) if settings.tuner == "coordinate" else settings.rates
-    limit = trials + WIDENED if limit is None else limit
-    if settings.tuner == "coordinate" and settings.rates > 1 and not settings.rates <= trials <= limit:
-        raise ValueError(f"needed: rates <= trials <= limit, got {settings.rates}, {trials} and {limit}")
-    return trials, limit
-
-
 def _check_search(plan: ComparisonPlan) -> None:
     settings = plan.settings
     if settings.tuner not in searching.TUNERS:
         raise ValueError(suggest.unknown("tuner", settings.tuner, searching.TUNERS))
     if settings.search:
         searching.check(settings.search, plan.methods)
-        for method in plan.methods:
-            plan.axes(method)
+        endless = [n for m in plan.methods for n, axis in plan.axes(m).items() if not axis.choices and math.isinf(axis.length)]
+        if endless and settings.tuner != "coordinate":
+            raise ValueError(f"tuner={settings.tuner!r} needs a range for {endless[0]!r}, got None")
         return
     if settings.tuner not in ("coordinate", "grid"):
         raise ValueError(f"tuner={settings.tuner!r} needs search=, the numbers and their ranges")
