@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 Progress = Callable[[float, int, str], None]  # (runs done, with the shares of those begun; runs in all; what is done)
 Callback = Callable[[dict[str, Any]], None]
+BUDGETS = ("steps", "gradients", "seconds")
 
 
 def option(default: Any, text: str, *, least: int | None = None, command: bool = True) -> Any:
@@ -132,6 +133,11 @@ class ComparisonSettings(ExecutionSettings, SearchSettings, Options):
         "coordinate",
         "How numbers are chosen: coordinate (widened until the best one lies inside, then refined), grid, random or tpe.",
     )
+    budget: str = option(
+        "steps",
+        "What every variant gets the same number of: steps; gradients (a variant that evaluates two per step makes half of the "
+        "steps); or seconds, those of the first variant's steps, by the speeds of short runs.",
+    )
     warmup: int | None = option(None, "Updates of linear warm-up (a tenth of the steps).", least=0)
     schedule: Any = option(
         "constant",
@@ -156,6 +162,8 @@ class ComparisonSettings(ExecutionSettings, SearchSettings, Options):
     def __post_init__(self) -> None:
         Options.__post_init__(self)
         super().__post_init__()
+        if self.budget not in BUDGETS:
+            raise ValueError(f"budget must be one of {', '.join(BUDGETS)}, got {self.budget!r}")
 
     @property
     def options(self) -> Options:

@@ -67,7 +67,7 @@ def test_axes():
     assert search.parse_range("lr") == ("lr", None)
     widened = search.axes_of({"lr": None, "rectifier.sigma": None}, apollo)
     assert [(a.start, a.low, a.high, a.log) for a in widened.values()] == [(0.01, 0, math.inf, True)] * 2
-    with pytest.raises(ValueError, match=r"'decay\.weight_decay' of sgd is 0\.0, no number above 0"):
+    with pytest.raises(ValueError, match=r"'decay\.weight_decay' of sgd.* is 0\.0, no number above 0"):
         search.axes_of({"decay.weight_decay": None}, method(variants.get("sgd").replace(decay=Decoupled(weight_decay=0.0))))
     for wrong in ("", "lr=1", "=1:2", "lr=1:2:lg"):
         with pytest.raises(ValueError, match="write --search"):

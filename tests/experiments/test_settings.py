@@ -17,7 +17,7 @@ EXECUTION = dict(backend="eager", probes=(), jobs=1, executor=None, callbacks=()
 CALL = dict(steps=None, out=None, reuse=False, progress=None)
 SEARCH = dict(rates=5, spacing=math.sqrt(10), search=None, trials=None, limit=None)
 COMPARE = dict(
-    seeds=10, tuning_seeds=3, tuner="coordinate", warmup=None, schedule="constant", evaluations=None, evaluate_every=None,
+    seeds=10, tuning_seeds=3, tuner="coordinate", budget="steps", warmup=None, schedule="constant", evaluations=None, evaluate_every=None,
     vectorised=True, every=10, **SEARCH, **CALL, **EXECUTION, **OPTIONS,
 )  # fmt: skip
 INSPECT = dict(

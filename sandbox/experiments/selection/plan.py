@@ -12,6 +12,7 @@ from sandbox import backends, schedules, tasks
 from sandbox.experiments.runs import identity, shares, vectorised
 from sandbox.experiments.runs.methods import Method, RecipeMethod, methods
 from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
+from sandbox.experiments.selection import costs
 from sandbox.experiments.selection import search as searching
 from sandbox.experiments.selection.axes import Axis
 from sandbox.experiments.selection.contenders import SEEDS as CONTENDER_SEEDS
@@ -28,7 +29,9 @@ POINTS = 20  # of a curve, at most, if their number is not given
 class ComparisonPlan:
     """What `compare` does: the settings, and the numbers that they leave to task and methods.
 
-    trials, limit: of a variant's search, and at most.  at: evaluated steps.
+    steps, warmup, at: updates, those of the warm-up and the evaluated ones of a variant with the whole budget.
+    trials, limit: of a variant's search, and at most.
+    costs: variant -> what a step costs of the budget, in units of what one of these steps does; 1 each where steps count.
     """
 
     settings: ComparisonSettings
@@ -40,6 +43,7 @@ class ComparisonPlan:
     limit: int
     at: tuple[int, ...]
     probes: tuple[Any, ...]
+    costs: Mapping[str, float]
 
     @property
     def seeds(self) -> int:
@@ -56,9 +60,16 @@ class ComparisonPlan:
         """Variant -> why its runs are made one by one, where they do not train together."""
         if not self.settings.vectorised or self.settings.backend != "eager":
             return dict.fromkeys(self.names, "")
+        if self.settings.budget == "seconds":
+            return dict.fromkeys(self.names, "seconds are the budget")
         options = self.settings.options
         reasons = {m.name: vectorised.why_not(self.task, m, self.schedule(m), options) for m in self.methods}
         return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    @functools.cached_property
+    def lengths(self) -> dict[str, int]:
+        """Variant -> updates of a run: as many as the budget pays for, at least one."""
+        return {name: max(int(self.steps / self.costs[name] + 1e-9), 1) for name in self.names}
 
     @property
     def sampled(self) -> bool:
@@ -103,11 +114,12 @@ class ComparisonPlan:
     def runs(self, method: Method, numbers: Mapping[str, Any], seeds: Sequence[int], role: str) -> list[Run]:
         """Returns the runs of some numbers, one per seed; those of a search are evaluated only at their end."""
         rest = tuple(sorted((name, value) for name, value in numbers.items() if name != "lr"))
-        together = method.name not in self.refusals
+        together, steps = method.name not in self.refusals, self.lengths[method.name]
+        at = self.at if steps == self.steps else _evaluated_steps(self.task, steps, self.settings)
         run = Run(
             task=self.task.name, method=method.replaced(dict(rest)).fingerprint(), lr=float(numbers["lr"]), seed=0, role=role,
-            steps=self.steps, at=self.at if role == "final" else (self.steps,),
-            full_at=() if role == "tuning" else (self.steps,), warmup=0 if method.moving else self.warmup,
+            steps=steps, at=at if role == "final" else (steps,),
+            full_at=() if role == "tuning" else (steps,), warmup=0 if method.moving else self.warmup * steps // self.steps,
             schedule=self.schedule(method), numbers=rest, options=self.settings.options, probes=self._probes_text,
             way=vectorised.TOGETHER if together else backends.get(self.settings.backend).name, code=self._codes[method.name],
         )  # fmt: skip
@@ -151,7 +163,8 @@ class ComparisonPlan:
         train, validation = task.split_size("train"), task.split_size("validation")
         point = validation + (validation if self.sampled else train)
         evaluated = tuning * 2 * point + s.seeds * evaluated_rows(task, len(self.at))
-        return evaluated / ((tuning + s.seeds) * trained_rows(task, self.steps, s.options))
+        steps = sum(self.lengths.values()) / len(self.lengths)
+        return evaluated / ((tuning + s.seeds) * trained_rows(task, steps, s.options))
 
     def facts(self) -> dict[str, Any]:
         """Returns what the manifest of a comparison says."""
@@ -164,7 +177,9 @@ class ComparisonPlan:
             "seeds": {"final": list(range(self.seeds)), "tuning": tuning},
             **{name: getattr(s, name) for name in ("tuning_seeds", "rates", "spacing", "tuner")},
             **{name: getattr(self, name) for name in ("trials", "limit", "steps", "warmup")},
-            **{name: getattr(s, name) for name in ("vectorised", "every")},
+            **{name: getattr(s, name) for name in ("vectorised", "every", "budget")},
+            "lengths": self.lengths,
+            "costs": dict(self.costs),
             "schedule": self.schedules,
             "evaluated_at": list(self.at),
             "evaluated_share": self.evaluated_share,
@@ -191,8 +206,13 @@ def untuned_decay(method: Any, search: Mapping[str, Any] | None) -> float:
     return max((float(v) for v in fixed if not callable(v)), default=0.0)
 
 
-def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings) -> ComparisonPlan:
-    """Returns the plan.  Raises ValueError or TypeError for settings that methods or task do not allow."""
+def plan(
+    recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings, facts: Mapping[str, Any] | None = None
+) -> ComparisonPlan:
+    """Returns the plan.  Raises ValueError or TypeError for settings that methods or task do not allow.
+
+    facts: of an earlier plan, whose measured seconds hold for variants that have not changed.
+    """
     resolved, resolved_task, warmup = methods(recipes, "compare"), tasks.get(task), settings.warmup
     for method in resolved:
         if not method.lr > 0:
@@ -214,7 +234,8 @@ def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings)
         raise ValueError(f"device: task {resolved_task.name!r} is a function of parameters and runs on the CPU")
     at, probes = _evaluated_steps(resolved_task, steps, settings), tuple(find(settings.probes).values())
     trials, limit = searching.budget(settings, settings.tuner)
-    result = ComparisonPlan(settings, resolved, resolved_task, steps, warmup, trials, limit, at, probes)
+    spent = costs.of_steps(resolved, resolved_task, settings, facts or {})
+    result = ComparisonPlan(settings, resolved, resolved_task, steps, warmup, trials, limit, at, probes, spent)
     _check_search(result)
     if options.ranks > 1:
         per_row = [m.name for m in resolved if isinstance(m, RecipeMethod) and m.recipe.analysis.needs_rows]
@@ -271,7 +292,7 @@ def evaluated_rows(task: Task, points: int) -> float:
     return rows if math.isfinite(rows) else math.nan
 
 
-def trained_rows(task: Task, steps: int, options: Options) -> float:
+def trained_rows(task: Task, steps: float, options: Options) -> float:
     """Returns the rows that a run trains on."""
     return steps * task.update_size() * options.accumulate
 
