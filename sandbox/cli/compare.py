@@ -36,7 +36,7 @@ class Compare(interrupt.Command):
     task: str = "digits-mlp"
     """A name from apollo-sandbox tasks, module:attribute, or file.py:attribute."""
     search: UseAppendAction[tuple[str, ...]] = ()
-    """Other numbers to choose: NAME=LOW:HIGH[:log]; as often as there are numbers."""
+    """Other numbers to choose: NAME=LOW:HIGH[:log], or NAME to widen from its own value; as often as there are numbers."""
     probes: tuple[str, ...] = ()
     """Measurements inside steps, into probes.parquet: floor_occupancy, secant_residual, condition_failures, ..."""
     out: Path | None = None

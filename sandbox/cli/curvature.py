@@ -6,7 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from tyro.conf import Positional
+from tyro.conf import Positional, UseAppendAction
 
 from sandbox.cli import interrupt, options, screen
 from sandbox.experiments.settings import InspectionSettings
@@ -14,7 +14,7 @@ from sandbox.utils import interrupts
 from sandbox.utils.literal import file_name
 
 
-@options.from_settings(InspectionSettings, jobs=os.cpu_count() or 1)
+@options.from_settings(InspectionSettings, spacing=3.1623, jobs=os.cpu_count() or 1)
 @dataclasses.dataclass
 class Curvature(interrupt.Command):
     """Compare the curvature that variants estimate with the true diagonal of the Hessian, while they train.
@@ -29,12 +29,15 @@ class Curvature(interrupt.Command):
       apollo-sandbox curvature apollo hessian-ema no-stepsize-correction adahessian --task digits-mlp
       apollo-sandbox curvature apollo my_recipe.toml --task digits-cnn --samples 10 --method hutchinson
       apollo-sandbox curvature apollo no-momentum --task quadratic --steps 2000 --lr 0.001
+      apollo-sandbox curvature apollo adahessian --task digits-mlp --rates 5
     """
 
     variants: Positional[tuple[str, ...]]
     """Names, TOML files, or module:attribute."""
     task: str = "digits-mlp"
     """A name from apollo-sandbox tasks, module:attribute, or file.py:attribute."""
+    search: UseAppendAction[tuple[str, ...]] = ()
+    """Numbers to choose beforehand, as compare does: NAME or NAME=LOW:HIGH[:log]."""
     out: Path | None = None
     """Folder for results (results/curvature/TASK)."""
 
@@ -44,8 +47,10 @@ class Curvature(interrupt.Command):
             from sandbox.experiments.inspect import inspect
             from sandbox.experiments.reports import inspection
             from sandbox.experiments.runs.methods import RecipeMethod, methods
+            from sandbox.experiments.selection.search import parse_range
 
         arguments = options.values(self, InspectionSettings)
+        arguments["search"] = dict(parse_range(text) for text in self.search) or None
         console = screen.console()
         if not self.variants:
             raise ValueError("curvature: name at least one variant, as in: apollo-sandbox curvature apollo adahessian")

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sandbox import tasks
 from sandbox.experiments.reports import manifest
 from sandbox.experiments.reports.comparison import Comparison, write
 from sandbox.experiments.reports.comparison_data import summarise
@@ -47,15 +48,17 @@ def compare(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettin
     An error of a user's code in a run is reported in `Comparison.failures`, and the other variants go on.
     Raises ValueError for unknown names and impossible numbers, RuntimeError where every variant failed.
     """
-    comparison = plan(recipes, task, settings)
+    task = tasks.get(task)
+    folder = Path(settings.out) if settings.out is not None else Path("results") / file_name(task.name)
+    comparison = plan(recipes, task, settings, manifest.read(folder, "compare"))
     methods, facts = comparison.methods, comparison.facts()
-    folder = Path(settings.out) if settings.out is not None else Path("results") / file_name(comparison.task.name)
-    manifest.read(folder, "compare")  # or it is another command's folder
     tuning = comparison.trials * settings.tuning_seeds * comparison.tuned
     total = len(methods) * (tuning + comparison.seeds)
     with Work(comparison.task, folder, total, settings, Probing(comparison.probes, settings.every)) as work:
         title = f"{comparison.task.name}: {', '.join(comparison.names)}"
-        work.watch = Live(folder / "report.html", title, comparison.names, comparison.task.metric, lambda: work.frames()[0])
+        work.watch = Live(
+            folder / "report.html", title, comparison.names, comparison.task.metric, settings.budget, lambda: work.frames()[0]
+        )
         manifest.write(folder, facts)
         if comparison.tuned:
             tuners = tune(comparison, work, "searching" if settings.search else "tuning learning rates")

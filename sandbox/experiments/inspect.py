@@ -5,10 +5,11 @@
     result.plot()                              # a matplotlib Figure: |estimate| against |diag H|, tensor by tensor
     result["apollo"].pairs["0.weight"].truth   # of the first seed
 
-Each recipe trains at its own constant rate, all from the same starts on the same batches.  At `samples` steps the diagonal of
-the Hessian of the loss **on the whole training split** is computed at θ, and compared with what the recipe's curvature
-estimates from its minibatches, on the scale that its theory gives: B/η for Apollo, √B for AdaHessian.  Floor occupancy and the
-condition of Theorem 2's repair are measured more often, since they cost little.
+Each recipe trains at its own constant rate, or with `rates=5` or `search=` at the numbers that `compare` would choose, all from
+the same starts on the same batches.  At `samples` steps the diagonal of the Hessian of the loss **on the whole training split**
+is computed at θ, and compared with what the recipe's curvature estimates from its minibatches, on the scale that its theory
+gives: B/η for Apollo, √B for AdaHessian.  Floor occupancy and the condition of Theorem 2's repair are measured more often,
+since they cost little.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ from sandbox.experiments.reports import manifest
 from sandbox.experiments.reports.inspection import Inspection, write
 from sandbox.experiments.reports.inspection_data import Inspected
 from sandbox.experiments.runs import identity, vectorised
-from sandbox.experiments.runs.batch import Probing
+from sandbox.experiments.runs.batch import Failure, Probing
 from sandbox.experiments.runs.methods import RecipeMethod, methods
 from sandbox.experiments.runs.run import Run
 from sandbox.experiments.runs.store import pack
-from sandbox.experiments.settings import InspectionSettings, takes
+from sandbox.experiments.selection.plan import ComparisonPlan, plan
+from sandbox.experiments.selection.search import Chosen
+from sandbox.experiments.selection.tuning import choose, tune
+from sandbox.experiments.settings import ComparisonSettings, InspectionSettings, fields, takes
 from sandbox.experiments.work import Work
 from sandbox.probes import View, Watch, find
 from sandbox.probes.measures import ALL
@@ -116,18 +120,19 @@ def inspect(recipes: Sequence[Any], task: str | Task, settings: InspectionSettin
     num_vectors = 0 if method == "exact" else memory.whole("num_vectors", settings.num_vectors, 2)
     if refused := vectorised.network(resolved):
         raise ValueError(f"inspect needs a loss that is a function of the parameters alone; task {resolved.name!r}: {refused}")
+    comparison = plan(recipe_methods, resolved, _for_tuning(settings)) if settings.tuned else None
     at, way = tuple(steps - steps // samples * k for k in reversed(range(samples))), backends.get(settings.backend).name
     seeds, probes = list(range(settings.seed, settings.seed + settings.seeds)), find(settings.probes)
     custom = [probe for name, probe in probes.items() if ALL.get(name) is not probe]
-    wanted = []
-    for each in recipe_methods:
+
+    def runs(each: RecipeMethod, lr: float) -> list[tuple[RecipeMethod, Run]]:
         code = identity.fingerprint([identity.package(), each.parts(), resolved, custom], settings.reuse)
         run = Run(
-            task=resolved.name, method=each.fingerprint(), lr=each.lr if settings.lr is None else float(settings.lr), seed=0,
-            role="inspection", steps=steps, at=at, way=way, code=code,
-            probes=f"truth {method} {num_vectors} {' '.join(probes)}",
+            task=resolved.name, method=each.fingerprint(), lr=lr, seed=0, role="inspection", steps=steps, at=at, way=way,
+            code=code, probes=f"truth {method} {num_vectors} {' '.join(probes)}",
         )  # fmt: skip
-        wanted += [(each, dataclasses.replace(run, seed=seed)) for seed in seeds]
+        return [(each, dataclasses.replace(run, seed=seed)) for seed in seeds]
+
     facts = {
         "task": resolved.name, "steps": steps, "samples": at, "seeds": seeds, "method": method, "num_vectors": num_vectors,
         "backend": way, "recipes": {each.name: each.text() for each in recipe_methods},
@@ -136,18 +141,42 @@ def inspect(recipes: Sequence[Any], task: str | Task, settings: InspectionSettin
         folder = Path(stack.enter_context(TemporaryDirectory()) if settings.out is None else settings.out)
         manifest.read(folder, "inspect")  # or it is another command's folder
         probing = _TruthProbing(tuple(probes.values()), method=method, num_vectors=num_vectors)
+        chosen, failures = _tuned(comparison, recipe_methods, folder, settings)
+        left = [m for m in recipe_methods if m.name in chosen]
+        rates = {m.name: chosen[m.name].numbers["lr"] if settings.lr is None else float(settings.lr) for m in left}
+        left = [m.replaced({n: v for n, v in chosen[m.name].numbers.items() if n != "lr"}) for m in left]
+        wanted = [pair for each in left for pair in runs(each, rates[each.name])]
         work = stack.enter_context(Work(resolved, folder, len(wanted), settings, probing))
-        manifest.write(folder, facts)
+        work.failures += failures
+        manifest.write(folder, {**facts, "chosen": {name: dataclasses.asdict(each) for name, each in chosen.items()}})
         work.run(wanted, "training, and taking the true diagonal")
         full = resolved.full("train")
         result = Inspection(
             resolved, steps, list(at), seeds, method, num_vectors, len(full[0]) if isinstance(full, tuple) else 1,
-            [_inspected(m, wanted, work) for m in work.survivors(recipe_methods)], None if settings.out is None else folder,
-            work.failures, work.store.unreadable,
+            [_inspected(m, wanted, work) for m in work.survivors(left)], None if settings.out is None else folder,
+            work.failures, work.store.unreadable, chosen,
         )  # fmt: skip
     if settings.out is not None:
         write(result, folder)
     return result
+
+
+def _for_tuning(settings: InspectionSettings) -> ComparisonSettings:
+    """Returns the settings of a comparison whose search is that of an inspection: no warm-up, a constant rate."""
+    shared = {f.name for f in fields(InspectionSettings)} & {f.name for f in fields(ComparisonSettings)} - {"seeds", "probes"}
+    return ComparisonSettings(**{name: getattr(settings, name) for name in shared}, warmup=0)
+
+
+def _tuned(
+    comparison: ComparisonPlan | None, methods: Sequence[RecipeMethod], folder: Path, settings: InspectionSettings
+) -> tuple[dict[str, Chosen], list[Failure]]:
+    """Returns the numbers of each variant that did not fail, searched or its own rate, and the errors."""
+    if comparison is None:
+        return {m.name: Chosen({"lr": m.lr}, False, True, []) for m in methods}, []
+    total = len(methods) * comparison.trials * settings.tuning_seeds
+    with Work(comparison.task, folder, total, settings, tables=False) as work:
+        tuners = tune(comparison, work, "searching")
+    return {m.name: choose(m, tuners[m.name]) for m in work.survivors(methods)}, work.failures
 
 
 def _inspected(method: RecipeMethod, wanted: Sequence[tuple[Any, Run]], work: Work) -> Inspected:

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 Progress = Callable[[float, int, str], None]  # (runs done, with the shares of those begun; runs in all; what is done)
 Callback = Callable[[dict[str, Any]], None]
+BUDGETS = ("steps", "gradients", "seconds")
 
 
 def option(default: Any, text: str, *, least: int | None = None, command: bool = True) -> Any:
@@ -95,24 +96,48 @@ class ExecutionSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ComparisonSettings(ExecutionSettings, Options):
+class SearchSettings(Settings):
+    """How numbers are searched; see `sandbox.experiments.selection.search`."""
+
+    rates: int = option(5, "Learning rates of a search's first round, around the variant's default; 1: untuned.", least=1)
+    spacing: float = option(10**0.5, "Factor between neighbouring rates of the first round.")
+    search: Mapping[str, Any] | None = option(
+        None,
+        "Numbers to choose: name -> range, or None for one that is widened from the variant's own; see "
+        "`sandbox.experiments.selection.search`.",
+        command=False,
+    )
+    trials: int | None = option(None, "Trials per variant (rates + 4 for each number; of other tuners, rates).", least=1)
+    limit: int | None = option(None, "Trials at most, while the best lies at an end of what was tried (trials + 6).", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 < self.spacing <= 1000:
+            raise ValueError(f"spacing must lie in (1, 1000], got {self.spacing}")
+
+    @property
+    def tuned(self) -> bool:
+        """Whether anything is chosen."""
+        return bool(self.search) or self.rates > 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComparisonSettings(ExecutionSettings, SearchSettings, Options):
     """The keyword arguments of `compare`."""
 
     seeds: int = option(10, "Final runs per variant; exploratory below 6 for two variants, 8 for five.", least=2)
     tuning_seeds: int = option(
         3, "Tuning runs per learning rate; with two or more, intervals include the choice of rates.", least=1
     )
-    rates: int = option(5, "Learning rates of a search's first round, around the variant's default; 1: untuned.", least=1)
-    spacing: float = option(10**0.5, "Factor between neighbouring rates of the first round.")
-    search: Mapping[str, Any] | None = option(
-        None, "Other numbers to choose: name -> range; see `sandbox.experiments.selection.search`.", command=False
-    )
     tuner: str = option(
         "coordinate",
         "How numbers are chosen: coordinate (widened until the best one lies inside, then refined), grid, random or tpe.",
     )
-    trials: int | None = option(None, "Trials per variant (rates + 4 for each number; of other tuners, rates).", least=1)
-    limit: int | None = option(None, "Trials at most, while the best lies at an end of what was tried (trials + 6).", least=1)
+    budget: str = option(
+        "steps",
+        "What every variant gets the same number of: steps; gradients (a variant that evaluates two per step makes half of the "
+        "steps); or seconds, those of the first variant's steps, by the speeds of short runs.",
+    )
     warmup: int | None = option(None, "Updates of linear warm-up (a tenth of the steps).", least=0)
     schedule: Any = option(
         "constant",
@@ -137,8 +162,8 @@ class ComparisonSettings(ExecutionSettings, Options):
     def __post_init__(self) -> None:
         Options.__post_init__(self)
         super().__post_init__()
-        if not 1 < self.spacing <= 1000:
-            raise ValueError(f"spacing must lie in (1, 1000], got {self.spacing}")
+        if self.budget not in BUDGETS:
+            raise ValueError(f"budget must be one of {', '.join(BUDGETS)}, got {self.budget!r}")
 
     @property
     def options(self) -> Options:
@@ -147,11 +172,13 @@ class ComparisonSettings(ExecutionSettings, Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InspectionSettings(ExecutionSettings):
+class InspectionSettings(ExecutionSettings, SearchSettings):
     """The keyword arguments of `inspect`."""
 
     samples: int = option(5, "How often the true diagonal is computed.", least=1)
-    lr: float | None = option(None, "The rate of all variants (each its own default).")
+    lr: float | None = option(None, "The rate of all variants (each its own default, or that of a search).")
+    rates: int = option(1, "Learning rates of a search's first round, as compare's; 1: untuned.", least=1)
+    tuning_seeds: int = option(3, "Tuning runs per trial of a search.", least=1)
     seeds: int = option(5, "Runs per variant; the table gives means and 95 % intervals.", least=1)
     seed: int = option(0, "The first one: of the start, the batches and random vectors.", least=0)
     method: str = option("exact", "How the true diagonal is computed: exact or hutchinson.")
@@ -161,10 +188,12 @@ class InspectionSettings(ExecutionSettings):
         super().__post_init__()
         if self.lr is not None and not 0 < self.lr < math.inf:
             raise ValueError(f"lr must be a number above 0, got {self.lr}")
+        if self.lr is not None and self.tuned:
+            raise ValueError(f"lr={self.lr:g} leaves nothing to search: give lr, or rates or search")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SweepSettings(Settings):
+class SweepSettings(SearchSettings):
     """The keyword arguments of `sweep`."""
 
     seeds: int = option(1, "Runs per combination; the picture shows their median.")

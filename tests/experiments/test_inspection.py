@@ -301,3 +301,17 @@ def test_clear_errors(options, says):
             small(recipes)
     with pytest.raises(KeyError, match="did you mean 'apollo'"):
         small(["apollo"])["apolo"]
+
+
+def test_rates_that_compare_would_choose(tmp_path):
+    """The same search on the same seeds as a comparison without warm-up, and the inspection as one at that rate."""
+    options = dict(steps=12, rates=3, tuning_seeds=2)
+    found = small(["apollo", "adamw"], **options, out=tmp_path)
+    compared = sandbox.compare(["apollo", "adamw"], "logistic-breast-cancer", seeds=2, warmup=0, out=tmp_path / "c", **options)
+    for name, chosen in compared.chosen.items():
+        assert found.chosen[name] == chosen
+        assert found[name].lr == chosen.numbers["lr"]
+        assert found[name].losses == small([name], lr=chosen.numbers["lr"])[name].losses
+    assert "Numbers chosen on validation loss" in str(found)
+    rows = pl.read_parquet(tmp_path / "results.parquet")
+    assert set(rows["role"]) == {"inspection"}

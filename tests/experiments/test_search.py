@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from sandbox.blocks import AbsoluteFloor, SoftAbsolute
+import variants
+from sandbox.blocks import AbsoluteFloor, Decoupled, SoftAbsolute
 from sandbox.experiments.compare import compare
 from sandbox.experiments.runs.methods import method
 from sandbox.experiments.selection import search
@@ -63,7 +64,12 @@ def test_axes():
         with pytest.raises((ValueError, TypeError), match="search: 'lr' must be"):
             search.axes_of({"lr": wrong}, apollo)
     assert search.parse_range("lr=1e-4:1:log") == ("lr", (1e-4, 1.0, "log"))
-    for wrong in ("lr", "lr=1", "=1:2", "lr=1:2:lg"):
+    assert search.parse_range("lr") == ("lr", None)
+    widened = search.axes_of({"lr": None, "rectifier.sigma": None}, apollo)
+    assert [(a.start, a.low, a.high, a.log) for a in widened.values()] == [(0.01, 0, math.inf, True)] * 2
+    with pytest.raises(ValueError, match=r"'decay\.weight_decay' of sgd.* is 0\.0, no number above 0"):
+        search.axes_of({"decay.weight_decay": None}, method(variants.get("sgd").replace(decay=Decoupled(weight_decay=0.0))))
+    for wrong in ("", "lr=1", "=1:2", "lr=1:2:lg"):
         with pytest.raises(ValueError, match="write --search"):
             search.parse_range(wrong)
 
@@ -103,5 +109,7 @@ def test_bad_input(tmp_path):
         compare(["apollo"], "quadratic", search={"rectifier.sigm": (1, 2)}, out=tmp_path)
     with pytest.raises(ValueError, match="did you mean 'random'"):
         compare(["apollo"], "quadratic", search={"lr": (1, 2)}, tuner="randm", out=tmp_path)
+    with pytest.raises(ValueError, match="tuner='random' needs a range for 'lr', got None"):
+        compare(["apollo"], "quadratic", search={"lr": None}, tuner="random", out=tmp_path)
     with pytest.raises(ValueError, match="needs search="):
         compare(["apollo"], "quadratic", tuner="tpe", out=tmp_path)

@@ -15,12 +15,16 @@ OPTIONS = dict(
 )
 EXECUTION = dict(backend="eager", probes=(), jobs=1, executor=None, callbacks=())
 CALL = dict(steps=None, out=None, reuse=False, progress=None)
+SEARCH = dict(rates=5, spacing=math.sqrt(10), search=None, trials=None, limit=None)
 COMPARE = dict(
-    seeds=10, tuning_seeds=3, rates=5, spacing=math.sqrt(10), search=None, tuner="coordinate", trials=None, limit=None, warmup=None,
-    schedule="constant", evaluations=None, evaluate_every=None, vectorised=True, every=10, **CALL, **EXECUTION, **OPTIONS,
+    seeds=10, tuning_seeds=3, tuner="coordinate", budget="steps", warmup=None, schedule="constant", evaluations=None, evaluate_every=None,
+    vectorised=True, every=10, **SEARCH, **CALL, **EXECUTION, **OPTIONS,
 )  # fmt: skip
-INSPECT = dict(samples=5, lr=None, seed=0, seeds=5, method="exact", num_vectors=200, **CALL, **EXECUTION)
-SWEEP = dict(seeds=1, warmup=0, schedule="constant", compiled=False, memory=2**30, **CALL)
+INSPECT = dict(
+    samples=5, lr=None, seed=0, seeds=5, method="exact", num_vectors=200, tuning_seeds=3, **{**SEARCH, "rates": 1}, **CALL,
+    **EXECUTION,
+)  # fmt: skip
+SWEEP = dict(seeds=1, warmup=0, schedule="constant", compiled=False, memory=2**30, **SEARCH, **CALL)
 PUBLIC = [
     pytest.param(sandbox.compare, ["recipes", "task"], COMPARE, id="compare"),
     pytest.param(sandbox.inspect, ["recipes", "task"], INSPECT, id="inspect"),
@@ -43,8 +47,8 @@ def test_public_functions_take_the_settings_by_keyword(function, leading, keywor
     ("command", "keywords", "own"),
     [
         (["compare", "apollo"], COMPARE, {"spacing": 3.1623, "jobs": os.cpu_count(), "search": ()}),
-        (["curvature", "apollo"], INSPECT, {"jobs": os.cpu_count()}),
-        (["sweep", "apollo", "--vary", "lr=1,2"], SWEEP, {"memory": 1.0}),
+        (["curvature", "apollo"], INSPECT, {"spacing": 3.1623, "jobs": os.cpu_count(), "search": ()}),
+        (["sweep", "apollo", "--vary", "lr=1,2"], SWEEP, {"spacing": 3.1623, "memory": 1.0, "search": ()}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
@@ -73,6 +77,8 @@ def test_commands_have_the_options_of_the_functions(command, keywords, own, caps
         (InspectionSettings, {"steps": 0}, "steps must be at least 1, got 0"),
         (InspectionSettings, {"seed": -1}, "seed must be at least 0, got -1"),
         (InspectionSettings, {"lr": math.nan}, "lr must be a number above 0, got nan"),
+        (InspectionSettings, {"lr": 0.1, "rates": 3}, "lr=0.1 leaves nothing to search"),
+        (SweepSettings, {"spacing": 1}, "spacing must lie in (1, 1000], got 1"),
         (SweepSettings, {"steps": 0}, "steps must be at least 1, got 0"),
     ],
 )

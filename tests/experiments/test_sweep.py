@@ -193,3 +193,50 @@ def test_finished_work_is_not_replaced(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="another vary"):
         sweep("sgd", "quadratic", {"lr": [0.01, 0.02]}, steps=3, out=tmp_path / "both")
     assert pl.read_parquet(tmp_path / "both" / "sweep.parquet")["lr"].to_list() == [0.5, 0.6]
+
+
+def test_a_search_at_each_value_of_the_grid(tmp_path, monkeypatch):
+    """The same members as sweeps of one rate each; the rate that is chosen lies between worse ones, as `compare` chooses it."""
+    options = dict(steps=30, seeds=2)
+    found = sweep("sgd", "quadratic", {"moment.momentum": [0.0, 0.9]}, search={"lr": None}, out=tmp_path, **options)
+    calls, original = [], ensemble.run
+    monkeypatch.setattr(ensemble, "run", lambda *a, **k: calls.append(a) or original(*a, **k))
+    again = sweep("sgd", "quadratic", {"moment.momentum": [0.0, 0.9]}, search={"lr": None}, out=tmp_path, **options)
+    assert not calls
+    assert again.frame.equals(found.frame)
+    for momentum, chosen, median in zip([0.0, 0.9], found.chosen, found.grid(), strict=True):
+        rates = sorted(t.numbers["lr"] for t in chosen.trials)
+        alone = sweep("sgd", "quadratic", {"lr": rates, "moment.momentum": [momentum]}, **options)
+        losses = (
+            alone.frame.group_by("lr", maintain_order=True).agg(pl.col("validation_loss").mean())["validation_loss"].to_list()
+        )
+        lost = alone.frame.group_by("lr", maintain_order=True).agg(pl.col("diverged").max())["diverged"].to_list()
+        losses = [np.inf if gone else loss for loss, gone in zip(losses, lost, strict=True)]
+        place = int(np.argmin(losses))
+        assert chosen.numbers == {"lr": rates[place]}
+        assert 0 < place < len(rates) - 1
+        assert not chosen.on_edge
+        assert median == pytest.approx(alone.grid()[place, 0], rel=1e-6)  # members in other lanes, float32
+    assert found.best()["validation_loss"] == min(t.loss for each in found.chosen for t in each.trials)
+    assert "0 of 2" in str(found)
+    only = sweep("sgd", "quadratic", {}, search={"lr": (0.01, 0.02)}, **options)
+    assert only.chosen[0].on_edge
+    assert only.grid().shape == (len(only.axes["lr"]),)
+    only.plot()
+    for vary, search, says in (
+        ({}, None, "vary must name"),
+        ({"lr": [0.1]}, {"lr": None}, "both in vary and in search"),
+        ({}, {"lr": [0.1, 0.2]}, "must be a range or None"),
+        ({}, {"moment.momentm": None}, "moment.momentum"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            sweep("sgd", "quadratic", vary, search=search, **options)
+
+
+def test_the_command_searches(tmp_path, capsys):
+    command = ["sweep", "sgd", "--task", "quadratic", "--steps", "20", "--out", str(tmp_path)]
+    assert cli.main([*command, "--vary", "moment.momentum=0,0.5", "--search", "lr", "--rates", "3"]) == 0
+    assert "searches that ended on an edge" in capsys.readouterr().out
+    assert len(pl.read_parquet(tmp_path / "sweep.parquet").filter("chosen")) == 2
+    assert cli.main([*command]) == 2
+    assert "name at least one number" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def rows():
 
 def test_censored_runs_by_hand():
     a, b = targets.reach(rows(), ["a", "b"], "validation_metric", 0.95, higher=True)
-    assert a.steps == (10, 10, 20, 30, math.inf)
+    assert a.times == (10, 10, 20, 30, math.inf)
     assert (a.share, a.median, a.restricted_mean, a.difference) == (0.8, 20, 20.0, None)
     assert a.interval == pytest.approx((stats.beta.ppf(0.025, 4, 2), stats.beta.ppf(0.975, 5, 1)))
     assert (b.share, b.median, b.restricted_mean) == (0.2, math.inf, 30.0)
@@ -74,7 +74,7 @@ def test_censored_runs_by_hand():
     assert b.difference.mean == 10
     assert (b.difference.low, b.difference.high) == pytest.approx(stats.t.interval(0.95, 4, 10, d.std(ddof=1) / math.sqrt(5)))
     low = targets.reach(rows(), ["a"], "validation_metric", 0.5, higher=False)[0]
-    assert low.steps == (0,) * 5
+    assert low.times == (0,) * 5
     for wrong, says in (((math.nan, "validation_metric"), "target must be"), ((0.5, "loss"), "column must be")):
         with pytest.raises(ValueError, match=says):
             targets.reach(rows(), ["a"], wrong[1], wrong[0], higher=True)
@@ -86,11 +86,11 @@ def test_of_a_comparison(tmp_path, capsys):
     assert "accuracy ≥ 0.9" in str(table)
     sgd = slow.runs.filter((pl.col("variant") == "sgd") & (pl.col("validation_metric") >= 0.9))
     expected = sgd.group_by("seed").agg(pl.col("step").min()).sort("seed")["step"].to_list()
-    assert list(table.rows[0].steps) == expected
+    assert list(table.rows[0].times) == expected
     assert "validation_loss ≤ 1e-09" in str(slow.to_target(1e-9, "validation_loss"))
     with pytest.raises(ValueError, match="higher must say whether higher values of 'gradients'"):
         slow.to_target(10, "gradients")
-    assert slow.to_target(10, "gradients", higher=True).rows[0].steps == (10.0,) * 3
+    assert slow.to_target(10, "gradients", higher=True).rows[0].times == (10.0,) * 3
     assert main(["report", str(tmp_path), "--target", "0.9"]) == 0
     assert "accuracy ≥ 0.9" in capsys.readouterr().out
     assert "not by half" in str(slow.to_target(1e-9, "validation_loss"))

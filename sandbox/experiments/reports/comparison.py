@@ -65,6 +65,8 @@ class Comparison(ComparisonData, tables.Shown):
     ) -> tables.ToTargetTable:
         """Returns how soon the runs of each variant reach a value of a column of `runs`, the task's metric by default.
 
+        Times are in the unit of the comparison's budget.
+
         higher: whether higher values are better; of losses and of the task's first metric that is known.
         Raises ValueError for a target that is not finite, an unknown column, and one of which it is not known.
         """
@@ -73,8 +75,10 @@ class Comparison(ComparisonData, tables.Shown):
             if not metric and not column.endswith("_loss"):
                 raise ValueError(f"higher must say whether higher values of {column!r} are better")
             higher = metric and self.plan.task.higher_is_better
-        rows = targets.reach(self.runs, [s.name for s in self.summaries], column, target, higher=higher)
-        return tables.ToTargetTable(rows, f"{self.plan.task.metric if metric else column} {'≥' if higher else '≤'} {target:g}")
+        names, budget = [s.name for s in self.summaries], self.plan.settings.budget
+        rows = targets.reach(self.runs, names, column, target, higher=higher, budget=budget)
+        what = f"{self.plan.task.metric if metric else column} {'≥' if higher else '≤'} {target:g}"
+        return tables.ToTargetTable(rows, what, targets.UNITS[budget])
 
     def shown(self) -> tuple[list[tables.Table], list[str]]:
         """Returns results, differences and who trains what, with notes."""

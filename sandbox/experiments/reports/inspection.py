@@ -83,6 +83,13 @@ def notes(result: InspectionData) -> list[str]:
         "‖|estimate| - |truth|‖/‖truth‖, at the last sample.  On floor: share of coordinates with D at the rectifier's floor; "
         "D/η shrinks: share where D/η is less than one step before (Theorem 2's repair needs 0); both are means over the run.",
     ]
+    tuned = {name: each for name, each in result.chosen.items() if each.trials}
+    if tuned:
+        edges = ", ".join(name for name, each in tuned.items() if each.on_edge or not each.tuned)
+        trials = ", ".join(f"{name} {len(each.trials)}" for name, each in tuned.items())
+        lines.append(
+            f"Numbers chosen on validation loss, trials: {trials}; {f'on an edge: {edges}' if edges else 'all inside'}."
+        )
     several = f"Mean ± half of its 95 % Student t interval over {len(seeds)} seeds."
     lines.append(several if len(seeds) > 1 else "One seed: rounding may decide what it shows.")
     none = [one.recipe.name for one in result.variants if not estimates(one.recipe)]

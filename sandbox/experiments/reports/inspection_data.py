@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from sandbox.experiments.runs.batch import Failure
 from sandbox.experiments.runs.methods import RecipeMethod
+from sandbox.experiments.selection.search import Chosen
 from sandbox.probes import EVERYTHING
 from sandbox.recipe import Recipe
 from sandbox.tasks import Task
@@ -137,6 +139,7 @@ class InspectionData:
     folder: Path | None
     failures: list[Failure]
     unreadable: list[Path]
+    chosen: Mapping[str, Chosen]
 
     def __getitem__(self, name: str) -> Inspected:
         by_name = {one.recipe.name: one for one in self.variants}

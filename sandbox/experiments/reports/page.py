@@ -18,6 +18,7 @@ import polars as pl
 from sandbox.experiments.reports import charts, tables
 from sandbox.experiments.reports.comparison_data import ComparisonData
 from sandbox.experiments.runs.store import atomically
+from sandbox.experiments.selection import targets
 
 FILES = Path(__file__).parent / "files"
 ROWS = 20_000  # of a table in a page; more are thinned out
@@ -41,7 +42,7 @@ def html(result: ComparisonData) -> str:
         tables=[("Results", *results), *[("Differences", *d) for d in differences]],
         details=[(heading, *table) for heading, table in details if table is not None],
         notes=tables.notes(result),
-        charts=_charts(plan.names, plan.task.metric, result.runs, rates, _differences(result)),
+        charts=_charts(plan.names, plan.task.metric, plan.settings.budget, result.runs, rates, _differences(result)),
         environment=_flat(result.environment),
         recipes=[(m.name, m.text()) for m in plan.methods],
         failures=result.failures,
@@ -51,11 +52,13 @@ def html(result: ComparisonData) -> str:
 class Live:
     """Writes a comparison's page while its runs are made.
 
-    rows: returns the rows of the runs so far.  names, metric, title: of the comparison.
+    rows: returns the rows of the runs so far.  names, metric, budget, title: of the comparison.
     """
 
-    def __init__(self, path: Path, title: str, names: Sequence[str], metric: str, rows: Callable[[], pl.DataFrame]) -> None:
-        self.path, self.title, self.names, self.metric, self.rows = path, title, names, metric, rows
+    def __init__(
+        self, path: Path, title: str, names: Sequence[str], metric: str, budget: str, rows: Callable[[], pl.DataFrame]
+    ) -> None:
+        self.path, self.title, self.names, self.metric, self.budget, self.rows = path, title, names, metric, budget, rows
         self.next = 0.0
 
     def __call__(self, done: float, total: int, what: str) -> None:
@@ -64,23 +67,29 @@ class Live:
         if now < self.next:
             return
         note = f"{what}: {int(done)} of {total} runs; this page reloads itself until they are finished."
-        drawn = _charts(self.names, self.metric, self.rows(), {}, [])
+        drawn = _charts(self.names, self.metric, self.budget, self.rows(), {}, [])
         with atomically(self.path) as path:
             path.write_text(_render(title=self.title, notes=[note], charts=drawn, refresh=math.ceil(PAUSE)))
         self.next = time.monotonic() + max(PAUSE, 20 * (time.monotonic() - now))
 
 
 def _charts(
-    names: Sequence[str], metric: str, runs: pl.DataFrame, rates: Mapping[str, float], differences: list[dict[str, Any]]
+    names: Sequence[str],
+    metric: str,
+    budget: str,
+    runs: pl.DataFrame,
+    rates: Mapping[str, float],
+    differences: list[dict[str, Any]],
 ) -> list[tuple[charts.Chart, list[dict[str, Any]]]]:
     """Returns the charts that have data, each with its table."""
     last = pl.col("step") == pl.col("step").max().over("run")
     final, tuning = (runs.filter(pl.col("role") == role) for role in ("final", "tuning"))
-    seconds = (pl.col("step") * pl.col("seconds_a_step").max().over("run")).alias("seconds")
+    seconds = targets.SECONDS.alias("seconds")
     losses = {"training loss": "train_loss", "validation loss": "validation_loss"}
     scores = {f"validation {metric}": "validation_metric"}
     tested = {"test loss": "test_loss", f"test {metric}": "test_metric"}
     axes = {"updates": "step", "gradient evaluations": "gradients", "seconds of updates": "seconds"}
+    axes = dict(sorted(axes.items(), key=lambda item: item[1] != targets.COLUMNS[budget]))  # the budget's own first
     floor = {"share on the floor": "floor_occupancy"}
     chosen = pl.struct("variant", "lr").map_elements(lambda x: rates.get(x["variant"]) == x["lr"], return_dtype=pl.Boolean)
     curves = final.with_columns(seconds, pl.coalesce("sample_loss", "train_loss").alias("train_loss"))

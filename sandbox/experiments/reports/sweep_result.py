@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ import polars as pl
 from sandbox.experiments.reports import tables
 from sandbox.experiments.reports.figures import figure
 from sandbox.experiments.runs.store import atomically
+from sandbox.experiments.selection.search import Chosen
 from sandbox.recipe import Recipe
 from sandbox.tasks import Task
 from sandbox.utils import suggest
@@ -28,8 +32,10 @@ MEASURES = ("train_loss", "validation_loss", "validation_metric", "floor_occupan
 class Sweep(tables.Shown):
     """The outcome of a sweep.  folder: its place on disk, or None.
 
-    frame: one row per member: the varied numbers, seed, MEASURES at the end, "diverged" (the first step at which loss or
-    gradient was not finite, the last where only train_loss after it is not, 0 where none).
+    frame: one row per member: the varied and searched numbers, seed, MEASURES at the end, "diverged" (the first step at which
+    loss or gradient was not finite, the last where only train_loss after it is not, 0 where none), and where numbers were
+    searched "chosen", whether its search chose it.
+    searched: the names of searched numbers.  chosen: what the search has found at each combination of the varied numbers.
     """
 
     recipe: Recipe
@@ -38,22 +44,44 @@ class Sweep(tables.Shown):
     steps: int
     frame: pl.DataFrame
     folder: Path | None
+    searched: tuple[str, ...] = ()
+    chosen: Sequence[Chosen] = ()
+
+    @functools.cached_property
+    def axes(self) -> dict[str, list[float]]:
+        """The numbers that a picture shows, with their values: the varied ones, or what was tried of a single searched one."""
+        if self.vary or len(self.searched) != 1:
+            return self.vary
+        return {name: self.frame[name].unique(maintain_order=True).to_list() for name in self.searched}
 
     def grid(self, measure: str = "train_loss") -> np.ndarray:
-        """Returns the median over the seeds, one axis per varied number; diverged losses are infinite, metrics NaN."""
+        """Returns the median over the seeds, one axis per entry of `axes`; diverged losses are infinite, metrics NaN.
+
+        Where numbers were searched too, those of the chosen members.
+        """
         if measure not in MEASURES:
             raise ValueError(suggest.unknown("measure", measure, MEASURES))
         lost = math.nan if measure in ("validation_metric", "floor_occupancy") else math.inf
-        values = self.frame[measure].to_numpy().copy()
-        values[(self.frame["diverged"].to_numpy() > 0) | ~np.isfinite(values)] = lost
-        return np.median(values.reshape(*map(len, self.vary.values()), -1), axis=-1)
+        frame = self.frame
+        if self.searched and self.axes is self.vary:
+            place = {values: i for i, values in enumerate(itertools.product(*self.vary.values()))}
+            places = pl.Series([place[row] for row in frame.select(*self.vary).rows()] if self.vary else [0] * len(frame))
+            frame = frame.with_columns(place=places).filter("chosen").sort("place", maintain_order=True)
+        values = frame[measure].to_numpy().copy()
+        values[(frame["diverged"].to_numpy() > 0) | ~np.isfinite(values)] = lost
+        return np.median(values.reshape(*map(len, self.axes.values()), -1), axis=-1)
 
     def best(self) -> dict[str, Any]:
-        """Returns the varied numbers with the lowest median training loss, and that loss."""
+        """Returns the numbers with the lowest median training loss, or those of the search with the lowest validation loss."""
+        if self.searched:
+            fixed = [dict(zip(self.vary, row, strict=True)) for row in itertools.product(*self.vary.values())]
+            losses = [next((t.loss for t in each.trials if t.numbers == each.numbers), math.inf) for each in self.chosen]
+            place = int(np.argmin(losses))
+            return {**fixed[place], **self.chosen[place].numbers, "validation_loss": losses[place]}
         values = self.grid()
-        place = np.unravel_index(int(np.argmin(values)), values.shape)
-        numbers = {name: row[i] for (name, row), i in zip(self.vary.items(), place, strict=True)}
-        return {**numbers, "train_loss": float(values[place])}
+        places = np.unravel_index(int(np.argmin(values)), values.shape)
+        numbers = {name: row[i] for (name, row), i in zip(self.vary.items(), places, strict=True)}
+        return {**numbers, "train_loss": float(values[places])}
 
     def plot(self, measure: str = "train_loss") -> Figure:
         """Draws a curve for one varied number, a heat map for two.  Raises ValueError for more."""
@@ -70,7 +98,7 @@ class Sweep(tables.Shown):
 
     def save_picture(self, folder: Path) -> None:
         """Writes sweep.png for one or two varied numbers."""
-        if len(self.vary) <= 2:
+        if len(self.axes) in (1, 2):
             with atomically(folder / "sweep.png") as path:
                 self.plot().savefig(path, format="png")
 
@@ -78,6 +106,9 @@ class Sweep(tables.Shown):
         """Returns the best numbers, as heads and rows."""
         rows = [[name, f"{value:.6g}"] for name, value in self.best().items()]
         rows += [["members", str(len(self.frame))], ["diverged", str(int((self.frame["diverged"] > 0).sum()))]]
+        if self.searched:
+            edges = sum(each.on_edge or not each.tuned for each in self.chosen)
+            rows.append(["searches that ended on an edge", f"{edges} of {len(self.chosen)}"])
         return ["best", f"of {self.recipe.name} on {self.task.name}, {self.steps} steps"], rows
 
     def shown(self) -> tuple[list[tables.Table], list[str]]:
@@ -86,9 +117,10 @@ class Sweep(tables.Shown):
 
     def draw(self, axes: Any, measure: str = "train_loss") -> None:
         """Draws the same on given axes."""
-        if len(self.vary) > 2:
-            raise ValueError(f"a picture shows one or two varied numbers, not {len(self.vary)}; use frame")
-        (_curve if len(self.vary) == 1 else _map)(self, axes, measure)
+        if len(self.axes) not in (1, 2):
+            numbers = len(self.axes) or len(self.searched)
+            raise ValueError(f"a picture shows one or two varied numbers, not {numbers}; use frame")
+        (_curve if len(self.axes) == 1 else _map)(self, axes, measure)
 
 
 def _label(name: str) -> str:
@@ -101,13 +133,13 @@ def _logarithmic(values: np.ndarray) -> bool:
 
 def _in_order(sweep: Sweep, measure: str) -> tuple[list[np.ndarray], np.ndarray]:
     """Returns the values of each varied number, lowest first, and the grid in that order."""
-    values = [np.array(row) for row in sweep.vary.values()]
+    values = [np.array(row) for row in sweep.axes.values()]
     orders = [np.argsort(row, kind="stable") for row in values]
     return [row[order] for row, order in zip(values, orders, strict=True)], sweep.grid(measure)[np.ix_(*orders)]
 
 
 def _curve(sweep: Sweep, axes: Any, measure: str) -> None:
-    (name,) = sweep.vary
+    (name,) = sweep.axes
     (values,), middle = _in_order(sweep, measure)
     finite = np.isfinite(middle) & (np.abs(middle) < 1e100)  # beyond, an axis overflows
     axes.plot(values[finite], middle[finite], color="#0072B2", marker="o", markersize=3)
@@ -126,7 +158,7 @@ def _curve(sweep: Sweep, axes: Any, measure: str) -> None:
 def _map(sweep: Sweep, axes: Any, measure: str) -> None:
     from matplotlib.colors import LogNorm, Normalize
 
-    x_name, y_name = sweep.vary
+    x_name, y_name = sweep.axes
     (x, y), raw = _in_order(sweep, measure)
     values = np.ma.masked_invalid(np.where(np.abs(raw) < 1e100, raw, np.nan).T)
     shown = values.compressed()

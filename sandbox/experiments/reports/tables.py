@@ -193,9 +193,12 @@ def notes(result: ComparisonData) -> list[str]:
     better = "higher" if plan.task.higher_is_better else "lower"
     what = f"{plan.trials} {'trials' if settings.search else 'rates'}"
     tuning = f"{what} × {settings.tuning_seeds} tuning seeds per variant, chosen on validation loss"
+    lengths = ", ".join(f"{name} {steps}" for name, steps in plan.lengths.items() if steps != plan.steps)
+    equal = "gradient evaluations" if settings.budget == "gradients" else "seconds of updates, as measured before"
+    budget = f"; equal {equal}: steps of {lengths}" if lengths else ""
     lines = [
-        f"{plan.task.name}, {plan.steps} steps ({plan.warmup} of warm-up, then {plan.schedules}), {plan.seeds} paired seeds; "
-        f"{tuning if plan.tuned else 'each at its own default rate, untuned'}.",
+        f"{plan.task.name}, {plan.steps} steps{budget} ({plan.warmup} of warm-up, then {plan.schedules}), "
+        f"{plan.seeds} paired seeds; {tuning if plan.tuned else 'each at its own default rate, untuned'}.",
         f"Losses are on the training split.  Minus {first}: mean paired difference with its 95 % Student t interval; p: "
         f"sign-flip test, Holm-corrected.  A lower loss and a {better} {plan.task.metric} are better.",
     ]
@@ -313,25 +316,27 @@ class Shown:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ToTargetTable(Shown):
-    """How soon the variants of a comparison reach a target: `rows`, one per variant; what: the target in words."""
+    """How soon the variants of a comparison reach a target: `rows`, one per variant; what, unit: target and time in words."""
 
     rows: list[ToTarget]
     what: str
+    unit: str = "updates"
 
     def shown(self) -> tuple[list[Table], list[str]]:
         """Returns one row per variant, and what must be known to read it."""
-        head = ["variant", "reached [95 %]", "median updates", "restricted mean", "minus the first [95 %]", "p"]
+        head = ["variant", "reached [95 %]", f"median {self.unit}", "restricted mean", "minus the first [95 %]", "p"]
         body = []
         for row in self.rows:
             low, high = row.interval
             share = f"{100 * row.share:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
             d = row.difference
             difference = ["—", "—"] if d is None else _difference(d, d.p, ".3g")
-            median = "not by half" if math.isinf(row.median) else f"{row.median:.0f}"
+            median = "not by half" if math.isinf(row.median) else f"{row.median:.4g}"
             body.append([row.name, share, median, f"{row.restricted_mean:.4g}", *difference])
         notes = [
-            f"Updates until {self.what}, where an evaluation says so.  A run that does not get there counts with all of its "
-            "updates in the restricted mean and the differences, which are paired by seed; p is not corrected for several "
+            f"{self.unit.capitalize()} until {self.what}, where an evaluation says so.  A run that does not get there counts "
+            f"with all {self.unit} of the variant that ends first in the restricted mean and the differences, which are paired "
+            "by seed; p is not corrected for several "
             "variants, and the choice of rates is not in the intervals."
         ]
         return [(head, body)], notes

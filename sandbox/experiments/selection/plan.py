@@ -13,10 +13,10 @@ from sandbox.experiments.runs import identity, shares, vectorised
 from sandbox.experiments.runs.methods import Method, RecipeMethod, methods
 from sandbox.experiments.runs.run import TUNING_SEEDS_FROM, Run
 from sandbox.experiments.runs.trained import Portion, portions
+from sandbox.experiments.selection import costs
 from sandbox.experiments.selection import search as searching
 from sandbox.experiments.selection.axes import Axis
 from sandbox.experiments.selection.contenders import SEEDS as CONTENDER_SEEDS
-from sandbox.experiments.selection.coordinates import Descent
 from sandbox.experiments.settings import ComparisonSettings, Options, whole
 from sandbox.probes import ALL
 from sandbox.probes.watch import Watch, find
@@ -24,14 +24,15 @@ from sandbox.tasks import Task
 from sandbox.utils import suggest
 
 POINTS = 20  # of a curve, at most, if their number is not given
-REFINED, WIDENED = 4, 6  # further trials of a search: between those of the first round, and beyond them where it must go on
 
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonPlan:
     """What `compare` does: the settings, and the numbers that they leave to task and methods.
 
-    trials, limit: of a variant's search, and at most.  at: evaluated steps.
+    steps, warmup, at: updates, those of the warm-up and the evaluated ones of a variant with the whole budget.
+    trials, limit: of a variant's search, and at most.
+    costs: variant -> what a step costs of the budget, in units of what one of these steps does; 1 each where steps count.
     """
 
     settings: ComparisonSettings
@@ -43,6 +44,7 @@ class ComparisonPlan:
     limit: int
     at: tuple[int, ...]
     probes: tuple[Any, ...]
+    costs: Mapping[str, float]
 
     @property
     def seeds(self) -> int:
@@ -59,9 +61,16 @@ class ComparisonPlan:
         """Variant -> why its runs are made one by one, where they do not train together."""
         if not self.settings.vectorised or self.settings.backend != "eager":
             return dict.fromkeys(self.names, "")
+        if self.settings.budget == "seconds":
+            return dict.fromkeys(self.names, "seconds are the budget")
         options = self.settings.options
         reasons = {m.name: vectorised.why_not(self.task, m, self.schedule(m), options) for m in self.methods}
         return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    @functools.cached_property
+    def lengths(self) -> dict[str, int]:
+        """Variant -> updates of a run: as many as the budget pays for, at least one."""
+        return {name: max(int(self.steps / self.costs[name] + 1e-9), 1) for name in self.names}
 
     @property
     def sampled(self) -> bool:
@@ -86,21 +95,17 @@ class ComparisonPlan:
     @property
     def tuned(self) -> bool:
         """Whether anything is chosen."""
-        return bool(self.settings.search) or self.settings.rates > 1
+        return self.settings.tuned
 
     def axes(self, method: Method) -> dict[str, Axis]:
         """Returns what is varied of a method."""
-        if self.settings.search:
-            return searching.axes_of(self.settings.search, method)
-        if self.settings.tuner == "coordinate":
-            return {"lr": Axis(log=True, start=method.lr)}
+        if self.settings.search or self.settings.tuner == "coordinate":
+            return searching.axes_of(self.settings.search or {"lr": None}, method)
         return {"lr": Axis(choices=tuple(self.grid(method)))}
 
     def new_tuner(self, method: Method, seed: int) -> searching.Tuner:
         """Returns a tuner of a method's numbers."""
-        s, axes = self.settings, self.axes(method)
-        descent = Descent(axes, s.rates, s.spacing, self.trials, self.limit) if s.tuner == "coordinate" else None
-        return searching.Tuner(axes, s.tuner, self.trials, seed, descent)
+        return searching.new_tuner(self.axes(method), self.settings, self.settings.tuner, seed)
 
     def grid(self, method: Any) -> list[float]:
         """Returns learning rates around the method's default, lowest first: a grid, or the first round of a search."""
@@ -110,11 +115,12 @@ class ComparisonPlan:
     def runs(self, method: Method, numbers: Mapping[str, Any], seeds: Sequence[int], role: str) -> list[Run]:
         """Returns the runs of some numbers, one per seed; those of a search are evaluated only at their end."""
         rest = tuple(sorted((name, value) for name, value in numbers.items() if name != "lr"))
-        together = method.name not in self.refusals
+        together, steps = method.name not in self.refusals, self.lengths[method.name]
+        at = self.at if steps == self.steps else _evaluated_steps(self.task, steps, self.settings)
         run = Run(
             task=self.task.name, method=method.replaced(dict(rest)).fingerprint(), lr=float(numbers["lr"]), seed=0, role=role,
-            steps=self.steps, at=self.at if role == "final" else (self.steps,),
-            full_at=() if role == "tuning" else (self.steps,), warmup=0 if method.moving else self.warmup,
+            steps=steps, at=at if role == "final" else (steps,),
+            full_at=() if role == "tuning" else (steps,), warmup=0 if method.moving else self.warmup * steps // self.steps,
             schedule=self.schedule(method), numbers=rest, options=self.settings.options, probes=self._probes_text,
             way=vectorised.TOGETHER if together else backends.get(self.settings.backend).name, code=self._codes[method.name],
         )  # fmt: skip
@@ -158,7 +164,8 @@ class ComparisonPlan:
         train, validation = task.split_size("train"), task.split_size("validation")
         point = validation + (validation if self.sampled else train)
         evaluated = tuning * 2 * point + s.seeds * evaluated_rows(task, len(self.at))
-        return evaluated / ((tuning + s.seeds) * trained_rows(task, self.steps, s.options))
+        steps = sum(self.lengths.values()) / len(self.lengths)
+        return evaluated / ((tuning + s.seeds) * trained_rows(task, steps, s.options))
 
     @functools.cached_property
     def trained(self) -> dict[str, list[Portion]]:
@@ -177,7 +184,9 @@ class ComparisonPlan:
             "seeds": {"final": list(range(self.seeds)), "tuning": tuning},
             **{name: getattr(s, name) for name in ("tuning_seeds", "rates", "spacing", "tuner")},
             **{name: getattr(self, name) for name in ("trials", "limit", "steps", "warmup")},
-            **{name: getattr(s, name) for name in ("vectorised", "every")},
+            **{name: getattr(s, name) for name in ("vectorised", "every", "budget")},
+            "lengths": self.lengths,
+            "costs": dict(self.costs),
             "schedule": self.schedules,
             "evaluated_at": list(self.at),
             "evaluated_share": self.evaluated_share,
@@ -205,8 +214,13 @@ def untuned_decay(method: Any, search: Mapping[str, Any] | None) -> float:
     return max((float(v) for v in fixed if not callable(v)), default=0.0)
 
 
-def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings) -> ComparisonPlan:
-    """Returns the plan.  Raises ValueError or TypeError for settings that methods or task do not allow."""
+def plan(
+    recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings, facts: Mapping[str, Any] | None = None
+) -> ComparisonPlan:
+    """Returns the plan.  Raises ValueError or TypeError for settings that methods or task do not allow.
+
+    facts: of an earlier plan, whose measured seconds hold for variants that have not changed.
+    """
     resolved, resolved_task, warmup = methods(recipes, "compare"), tasks.get(task), settings.warmup
     for method in resolved:
         if not method.lr > 0:
@@ -227,8 +241,9 @@ def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings)
     if options.device != "cpu" and resolved_task.pure:
         raise ValueError(f"device: task {resolved_task.name!r} is a function of parameters and runs on the CPU")
     at, probes = _evaluated_steps(resolved_task, steps, settings), tuple(find(settings.probes).values())
-    trials, limit = _trials(settings)
-    result = ComparisonPlan(settings, resolved, resolved_task, steps, warmup, trials, limit, at, probes)
+    trials, limit = searching.budget(settings, settings.tuner)
+    spent = costs.of_steps(resolved, resolved_task, settings, facts or {})
+    result = ComparisonPlan(settings, resolved, resolved_task, steps, warmup, trials, limit, at, probes, spent)
     _check_search(result)
     if options.ranks > 1:
         per_row = [m.name for m in resolved if isinstance(m, RecipeMethod) and m.recipe.analysis.needs_rows]
@@ -240,27 +255,15 @@ def plan(recipes: Sequence[Any], task: str | Task, settings: ComparisonSettings)
     return result
 
 
-def _trials(settings: ComparisonSettings) -> tuple[int, int]:
-    """Returns the trials of a search and the most that it may make.  Raises ValueError for too few."""
-    trials, limit = settings.trials, settings.limit
-    if trials is None:
-        lines = len(settings.search) if settings.search else 1
-        lines += lines > 1  # the first number is searched twice
-        trials = lines * (settings.rates + REFINED) if settings.tuner == "coordinate" else settings.rates
-    limit = trials + WIDENED if limit is None else limit
-    if settings.tuner == "coordinate" and settings.rates > 1 and not settings.rates <= trials <= limit:
-        raise ValueError(f"needed: rates <= trials <= limit, got {settings.rates}, {trials} and {limit}")
-    return trials, limit
-
-
 def _check_search(plan: ComparisonPlan) -> None:
     settings = plan.settings
     if settings.tuner not in searching.TUNERS:
         raise ValueError(suggest.unknown("tuner", settings.tuner, searching.TUNERS))
     if settings.search:
         searching.check(settings.search, plan.methods)
-        for method in plan.methods:
-            plan.axes(method)
+        endless = [n for m in plan.methods for n, axis in plan.axes(m).items() if not axis.choices and math.isinf(axis.length)]
+        if endless and settings.tuner != "coordinate":
+            raise ValueError(f"tuner={settings.tuner!r} needs a range for {endless[0]!r}, got None")
         return
     if settings.tuner not in ("coordinate", "grid"):
         raise ValueError(f"tuner={settings.tuner!r} needs search=, the numbers and their ranges")
@@ -297,7 +300,7 @@ def evaluated_rows(task: Task, points: int) -> float:
     return rows if math.isfinite(rows) else math.nan
 
 
-def trained_rows(task: Task, steps: int, options: Options) -> float:
+def trained_rows(task: Task, steps: float, options: Options) -> float:
     """Returns the rows that a run trains on."""
     return steps * task.update_size() * options.accumulate
 

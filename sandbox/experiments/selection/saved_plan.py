@@ -45,6 +45,7 @@ class SavedSettings:
     rates: int
     tuner: str
     tuning_seeds: int
+    budget: str
     time_limit: float | None
 
 
@@ -63,6 +64,7 @@ class SavedPlan:
     schedules: str
     at: tuple[int, ...]
     sampled: bool
+    lengths: dict[str, int]
     evaluated_share: float
     trained: dict[str, list[Any]]
 
@@ -84,6 +86,7 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
     return SavedPlan(
         settings=SavedSettings(
             **{name: facts[name] for name in ("search", "rates", "tuner", "tuning_seeds")},
+            budget=facts.get("budget", "steps"),
             time_limit=facts["options"]["time_limit"],
         ),
         methods=methods,
@@ -94,6 +97,7 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
         schedules=facts["schedule"],
         at=tuple(facts["evaluated_at"]),
         sampled=facts["sampled"],
+        lengths=facts.get("lengths", dict.fromkeys(facts["recipes"], facts["steps"])),
         evaluated_share=facts["evaluated_share"],
         trained=facts.get("trained", {}),
     )

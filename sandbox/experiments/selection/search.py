@@ -2,8 +2,9 @@
 
     search={"lr": (1e-4, 1, "log"), "rectifier.sigma": (1e-3, 1, "log"), "moment": [EMA(beta=0.9), NoMoment()]}
 
-A range is (low, high), (low, high, "log"), or (low, high, "log", "relative") for factors of the variant's own value; a list is
-a choice, also of blocks for a slot.  A name that a variant lacks is not varied there.
+A range is (low, high), (low, high, "log"), or (low, high, "log", "relative") for factors of the variant's own value; None is
+all numbers above 0, from that value on; a list is a choice, also of blocks for a slot.  A name that a variant lacks is not
+varied there.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from sandbox.experiments.runs.methods import Method
 from sandbox.experiments.selection.axes import Axis, Numbers, Trial
 from sandbox.experiments.selection.contenders import contending
 from sandbox.experiments.selection.coordinates import Descent
+from sandbox.experiments.settings import SearchSettings
 from sandbox.utils import suggest
 
 TUNERS = ("coordinate", "grid", "random", "tpe")
+REFINED, WIDENED = 4, 6  # further trials of a search: between those of the first round, and beyond them where it must go on
 STARTUP = 10  # trials of TPE that are drawn at random, all at once
 
 
@@ -43,8 +46,15 @@ def axes_of(search: Mapping[str, Any], method: Method) -> dict[str, Axis]:
     """Returns the axes of a variant.  Raises ValueError or TypeError for a malformed range."""
     values, axes = method.hyperparameters(), {}
     for name, given in search.items():
-        how = f"search: {name!r} must be (low, high), (low, high, 'log'[, 'relative']) or a list of choices, got {given!r}"
-        if isinstance(given, list):
+        how = (
+            f"search: {name!r} must be (low, high), (low, high, 'log'[, 'relative']), None or a list of choices, got {given!r}"
+        )
+        if given is None:
+            own = values.get(name, 1.0)
+            if not (isinstance(own, int | float) and 0 < own < math.inf):
+                raise ValueError(f"search: {name!r} of {method.name} is {own!r}, no number above 0 to start from; give a range")
+            axis = Axis(log=True, start=float(own))
+        elif isinstance(given, list):
             if len(given) < 2:
                 raise ValueError(how)
             axis = Axis(choices=tuple(given))
@@ -69,6 +79,26 @@ def check(search: Mapping[str, Any], methods: Sequence[Method]) -> None:
     for name in search:
         if name not in names:
             raise ValueError(suggest.unknown("number to search", name, names))
+
+
+def budget(settings: SearchSettings, tuner: str = "coordinate") -> tuple[int, int]:
+    """Returns the trials of a search and the most that it may make.  Raises ValueError for too few."""
+    trials, limit = settings.trials, settings.limit
+    if trials is None:
+        lines = len(settings.search) if settings.search else 1
+        lines += lines > 1  # the first number is searched twice
+        trials = lines * (settings.rates + REFINED) if tuner == "coordinate" else settings.rates
+    limit = trials + WIDENED if limit is None else limit
+    if tuner == "coordinate" and settings.rates > 1 and not settings.rates <= trials <= limit:
+        raise ValueError(f"needed: rates <= trials <= limit, got {settings.rates}, {trials} and {limit}")
+    return trials, limit
+
+
+def new_tuner(axes: Mapping[str, Axis], settings: SearchSettings, tuner: str = "coordinate", seed: int = 0) -> Tuner:
+    """Returns a tuner with the budget of the settings."""
+    trials, limit = budget(settings, tuner)
+    descent = Descent(axes, settings.rates, settings.spacing, trials, limit) if tuner == "coordinate" else None
+    return Tuner(axes, tuner, trials, seed, descent)
 
 
 class Tuner:
@@ -155,9 +185,11 @@ def _spaces(axes: Mapping[str, Axis]) -> dict[str, Any]:
     }
 
 
-def parse_range(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Returns name and range from "lr=1e-4:1:log".  Raises ValueError for anything else."""
+def parse_range(text: str) -> tuple[str, tuple[Any, ...] | None]:
+    """Returns name and range from "lr=1e-4:1:log", None in its place from "lr".  Raises ValueError for anything else."""
     name, sign, values = text.partition("=")
+    if not sign and name.strip():
+        return name.strip(), None
     low, _, rest = values.partition(":")
     high, *scale = rest.split(":")
     try:
@@ -165,7 +197,7 @@ def parse_range(text: str) -> tuple[str, tuple[Any, ...]]:
             raise ValueError
         return name.strip(), (float(low), float(high), *scale)
     except ValueError:
-        raise ValueError(f"write --search NAME=LOW:HIGH[:log[:relative]], got {text!r}") from None
+        raise ValueError(f"write --search NAME or --search NAME=LOW:HIGH[:log[:relative]], got {text!r}") from None
 
 
 # -- what a search shows ----------------------------------------------------------------------------------------------

@@ -18,6 +18,10 @@ import polars as pl
 
 from sandbox.experiments.selection import statistics
 
+COLUMNS = {"steps": "step", "gradients": "gradients", "seconds": "seconds"}  # of a budget
+UNITS = {"steps": "updates", "gradients": "gradient evaluations", "seconds": "seconds"}
+SECONDS = pl.col("step") * pl.col("seconds_a_step").max().over("run")
+
 Times = Mapping[str, Mapping[str, float]]  # variant -> task -> time to target: infinity where it was not reached
 
 
@@ -25,13 +29,14 @@ Times = Mapping[str, Mapping[str, float]]  # variant -> task -> time to target: 
 class ToTarget:
     """How soon the runs of a variant reached a target.
 
-    steps: of each seed, infinity where it was not reached.  share: of the runs that reached it, with its exact 95 % interval
-    (Clopper and Pearson 1934).  median: infinite where fewer than half did.  restricted_mean: of min(steps, end).
-    difference: of min(steps, end) to the first variant's, paired by seed; None for the first.
+    times: of each seed, in updates, gradient evaluations or seconds; infinity where it was not reached.  share: of the runs
+    that reached it, with its exact 95 % interval (Clopper and Pearson 1934).  median: infinite where fewer than half did.
+    restricted_mean: of min(times, end), the end of the variant that ends first.  difference: of min(times, end) to the first
+    variant's, paired by seed; None for the first.
     """
 
     name: str
-    steps: tuple[float, ...]
+    times: tuple[float, ...]
     share: float
     interval: tuple[float, float]
     median: float
@@ -39,39 +44,65 @@ class ToTarget:
     difference: statistics.Difference | None
 
 
-def reach(runs: pl.DataFrame, names: Sequence[str], column: str, target: float, *, higher: bool) -> list[ToTarget]:
-    """Returns how soon each variant's final runs have a value of `column` at the target or beyond.
+def times(
+    runs: pl.DataFrame, names: Sequence[str], column: str, target: float, *, higher: bool, budget: str = "steps"
+) -> dict[str, tuple[float, ...]]:
+    """Returns variant -> the time at which each final run first has a value of `column` at the target or beyond, by seed.
 
-    runs: all rows of a comparison.  higher: whether higher values are better.
+    runs: all rows of a comparison.  higher: whether higher values are better.  budget: in what time is counted, "steps",
+    "gradients" (evaluations) or "seconds" (of updates).
     Raises ValueError for a target that is not finite, and a column that is not there.
     """
-    from scipy import stats
-
     if not math.isfinite(target):
         raise ValueError(f"target must be a finite number, got {target}")
     if column not in runs.columns:
         raise ValueError(f"column must be one of the rows' columns, got {column!r}")
     there = pl.col(column) >= target if higher else pl.col(column) <= target
-    final, rows = runs.filter(pl.col("role") == "final"), list[ToTarget]()
-    first: list[float] | None = None
+    final, found = _timed(runs, budget), dict[str, tuple[float, ...]]()
     for name in names:
         own = final.filter(pl.col("variant") == name)
-        end = float(own["steps"].max() or 0)  # type: ignore[arg-type]
-        hits = own.filter(there & pl.col(column).is_not_nan()).group_by("seed").agg(pl.col("step").min())
+        hits = own.filter(there & pl.col(column).is_not_nan()).group_by("seed").agg(pl.col("time").min())
         by_seed = dict(hits.iter_rows())
-        steps = tuple(float(by_seed.get(seed, math.inf)) for seed in own["seed"].unique().sort())
-        reached = sum(map(math.isfinite, steps))
-        interval = stats.binomtest(reached, len(steps)).proportion_ci(0.95, method="exact")
-        cut = [min(s, end) for s in steps]
+        found[name] = tuple(float(by_seed.get(seed, math.inf)) for seed in own["seed"].unique().sort())
+    return found
+
+
+def _timed(runs: pl.DataFrame, budget: str) -> pl.DataFrame:
+    """Returns the final rows with their time; null where a diverged run has none."""
+    time = SECONDS if budget == "seconds" else pl.col(COLUMNS[budget])
+    return runs.filter(pl.col("role") == "final").with_columns(time.cast(pl.Float64).alias("time"))
+
+
+def reach(
+    runs: pl.DataFrame, names: Sequence[str], column: str, target: float, *, higher: bool, budget: str = "steps"
+) -> list[ToTarget]:
+    """Returns how soon each variant's final runs reach the target; see `times`."""
+    from scipy import stats
+
+    found, rows = times(runs, names, column, target, higher=higher, budget=budget), list[ToTarget]()
+    ends = _timed(runs, budget).filter(pl.col("variant").is_in(list(names))).group_by("variant").agg(pl.col("time").max())
+    end = float(ends["time"].min() or 0)  # type: ignore[arg-type]
+    first: list[float] | None = None
+    for name in names:
+        reached = sum(map(math.isfinite, found[name]))
+        interval = stats.binomtest(reached, len(found[name])).proportion_ci(0.95, method="exact")
+        cut = [min(time, end) for time in found[name]]
         difference = None if first is None else statistics.paired(cut, first)
         first = cut if first is None else first
         rows.append(
             ToTarget(
-                name, steps, reached / len(steps), (float(interval.low), float(interval.high)),
-                float(np.median(steps)) if 2 * reached >= len(steps) else math.inf, float(np.mean(cut)), difference,
+                name, found[name], reached / len(cut), (float(interval.low), float(interval.high)), median(found[name]),
+                float(np.mean(cut)), difference,
             )
         )  # fmt: skip
     return rows
+
+
+def median(found: Sequence[float]) -> float:
+    """Returns the median time, infinite where fewer than half of the runs reached the target."""
+    ordered = sorted(found)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def profile(times: Times, ratios: Sequence[float]) -> dict[str, list[float]]:
