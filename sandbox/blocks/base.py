@@ -184,13 +184,13 @@ def register(cls: type) -> None:
     """Registers a frozen dataclass as a pytree: numbers, blocks and tuples of blocks are children, the rest structure."""
 
     _TREES.add(cls)
+    # a label is lost: nothing depends on it
     labels = [(f.name, f.default) for f in dataclasses.fields(cls) if "label" in f.metadata]
+    fields = [f for f in dataclasses.fields(cls) if "label" not in f.metadata]
 
     def flatten(instance: Any) -> tuple[list[Any], Any]:
         children, names, fixed = [], [], []
-        for field in dataclasses.fields(instance):
-            if "label" in field.metadata:  # nothing depends on it; it is lost
-                continue
+        for field in fields:
             value = getattr(instance, field.name)
             if (
                 isinstance(value, float | Tensor | Block)

@@ -51,7 +51,9 @@ class Prepared:
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Prepared:
         """All numbers as 0-d tensors, rounded once to the dtype in which a step computes."""
-        return pytree.tree_map(lambda value: torch.as_tensor(value, dtype=dtype, device=device), self)
+        p = pytree.tree_map(lambda value: torch.as_tensor(value, dtype=dtype, device=device), self)
+        vars(p.recipe)["analysis"] = self.recipe.analysis  # which depends on no number
+        return p
 
     @property
     def applied(self) -> dict[str, Any]:
@@ -90,9 +92,11 @@ def applied(recipe: Any, lr: Any) -> dict[str, Any]:
 
 def as_it_was(recipe: Any, last: Mapping[str, Any]) -> Any:
     """Returns the recipe with the recalled hyperparameters of the step before."""
+    old = recipe
     for name in recipe.analysis.recalled:
-        recipe = parts.replaced(recipe, name, last[name], check=False)
-    return recipe
+        old = parts.replaced(old, name, last[name], check=False)
+    vars(old)["analysis"] = recipe.analysis  # which depends on no number
+    return old
 
 
 def evaluate(recipe: Any, t: Any, lr: Any, last: Mapping[str, Any]) -> Prepared:
