@@ -17,7 +17,7 @@ import re
 
 from sandbox.recipe import Recipe
 from sandbox.utils import suggest
-from variants import ablations, adaptive, apollo, averages, history, matrix, peers
+from variants import ablations, adaptive, apollo, averages, cautious, history, matrix, peers
 
 __all__ = ["about", "families", "get", "names", "year"]
 
@@ -29,6 +29,7 @@ _MODULES = {
     "Quasi-Newton methods with a history": history,
     "Methods of matrices": matrix,
     "Averages of weights": averages,
+    "Directions that agree with the gradient": cautious,
 }
 _MAKERS = {
     name.replace("_", "-"): maker
@@ -40,7 +41,7 @@ _MAKERS = {
 
 def names() -> list[str]:
     """Every variant's name: Apollo's own forms, then the ablations, the peers, later adaptive methods, those with a
-    history, those of matrices, those that evaluate averages of weights."""
+    history, those of matrices, those that evaluate averages of weights, cautious ones."""
     return list(_MAKERS)
 
 

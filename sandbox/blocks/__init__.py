@@ -12,18 +12,20 @@ rectifier   AbsoluteFloor, ScaleInvariantFloor, BeliefFloor, SoftAbsolute, Squar
             Power, StepRatio, NoRectifier; around another rectifier: Monotone, Bound, Scaled, Shift
 solve       Divide, Sign, SignBySides, ClipEach, Orthogonalize, TwoLoop, Broyden, RegularizedBFGS, FullMatrix; around another
             solver: Graft, UnitLength
+adjust      Cautious, CautiousCount, GradientSigns, ClipRMS
 decay       NoDecay, Decoupled, AdamWDecay, Stable, ProximalDecay
 projection  NoProjection, Box
 readout     Last, WeightEMA, AverageThenDecay, TailMean, ScheduleFree, RectifiedScheduleFree, PrimalAveraging
 number      Geometric, InverseTime, InverseSquareRoot   (functions of t, wherever a number may stand)
 
 To write one: `block`, `number`, `Number`, `where`, the base class of a slot (Gradient, Moment, Pairs, Basis, Curvature,
-Averaging, Rectifier, Solve, Decay, Projection, Readout, Schedule), `Flow` (what a step has computed), and the kinds of
+Averaging, Rectifier, Solve, Adjust, Decay, Projection, Readout, Schedule), `Flow` (what a step has computed), and the kinds of
 state (ELEMENT, SCOPE, TENSOR, ROWS, COLUMNS, LEFT, RIGHT, SQUARE).
 """
 
 from typing import Any
 
+from sandbox.blocks.adjust import Cautious, CautiousCount, ClipRMS, GradientSigns
 from sandbox.blocks.averaging import NoAveraging, RunningMaximum
 from sandbox.blocks.base import (
     COLUMNS,
@@ -90,6 +92,7 @@ from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
 from sandbox.blocks.secant_quotients import AccumulatedSecant, BarzilaiBorwein, DiagonalBarzilaiBorwein
 from sandbox.blocks.shaped import SM3, KroneckerEigenvalues
 from sandbox.blocks.slots import (
+    Adjust,
     Averaging,
     Basis,
     Curvature,
@@ -123,6 +126,7 @@ __all__ = [
     "AbsoluteFloor",
     "AccumulatedSecant",
     "AdamWDecay",
+    "Adjust",
     "AverageThenDecay",
     "AveragedIterates",
     "Averaging",
@@ -134,10 +138,13 @@ __all__ = [
     "Bound",
     "Box",
     "Broyden",
+    "Cautious",
+    "CautiousCount",
     "CenteredSecondMoment",
     "ClipEach",
     "ClipGlobalNorm",
     "ClipParameterNorm",
+    "ClipRMS",
     "ClipValue",
     "CorrectedRoot",
     "Curvature",
@@ -153,6 +160,7 @@ __all__ = [
     "GaussNewtonEMA",
     "Geometric",
     "Gradient",
+    "GradientSigns",
     "Graft",
     "HeavyBall",
     "HessianEMA",

@@ -21,6 +21,7 @@ SLOTS = (
     "averaging",
     "rectifier",
     "solve",
+    "adjust",
     "decay",
     "projection",
     "readout",

@@ -144,6 +144,15 @@ class Solve(Block):
     symbol: ClassVar[tuple[str, str]] = ("p", "p_t")  # what the decay's equation calls the output, as text and in LaTeX
 
 
+class Adjust(Block):
+    """Changes the direction p (`value`) before weight decay.
+
+    All vectors of the step (`x.g`, `x.u`, …) stand in the coordinates of the parameters again, whatever the basis.
+    """
+
+    slots: ClassVar[tuple[str, ...]] = ("adjust",)
+
+
 class Decay(Block):
     """Weight decay: what is added to the direction p (`value`; m/D, as a rule), or taken off θ."""
 

@@ -8,8 +8,9 @@
     block = "AbsoluteFloor"        # a block of sandbox.blocks, or "my_module:MyBlock"
     sigma = 0.01
 
-Every slot is a table, `gradient` an array of tables; `vectors` is a recipe, and so is each role in `roles`, or a text.  What is
-left out has the default of `Recipe` or of the block.  A number that is a plain function of t is {function = "module:name"}.
+Every slot is a table, `gradient` and `adjust` are arrays of tables; `vectors` is a recipe, and so is each role in `roles`, or a
+text.  What is left out has the default of `Recipe` or of the block.  A number that is a plain function of t is written
+{function = "module:name"}.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _recipe(table: Any) -> Recipe:
     for key, value in table.items():
         if key not in fields:
             raise ValueError(suggest.unknown("key of a recipe", key, fields))
-        if key == "gradient":
+        if key in parts.SEVERAL:
             values[key] = tuple(_block(row, key) for row in (value if isinstance(value, list) else [value]))
         elif key == "vectors":
             values[key] = _recipe(value)

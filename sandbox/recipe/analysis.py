@@ -99,7 +99,7 @@ def analyse(recipe: Any) -> Analysis:
     # which a projection or a readout would have changed
     recalls = all(getattr(recipe, slot).recalls for slot in ("basis", *_RECALLING, "decay"))
     changed = (recipe.decay.in_direction and not isinstance(recipe.projection, NoProjection)) or recipe.readout.moves
-    stores_direction = uses_direction and not (recalls and not changed and "product" not in inputs)
+    stores_direction = uses_direction and not (recalls and not changed and not recipe.adjust and "product" not in inputs)
     recalled = _recalled(recipe) if uses_direction and not stores_direction else ()
     kinds = {f"{path}.{name}": kind for path, block in blocks for name, kind in block.state.items()}
     kinds |= {"direction.d": ELEMENT} if stores_direction else {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks import Block, Divide
+from sandbox.blocks import Block, Divide, Solve
 from sandbox.blocks.number import is_number, show
 from sandbox.recipe import analysis, parts
 from sandbox.utils import literal
@@ -98,10 +98,13 @@ def _inner(write: Any, recipe: Any) -> str:
 
 def _equations(recipe: Any, *, latex: bool) -> Iterator[tuple[str, Block, str]]:
     """(slot, block, equation) of every block but the plain ones; the decay's equation names the solver's output."""
-    divided, output = Divide.symbol[latex], recipe.solve.symbol[latex]
+    divided = Divide.symbol[latex]
+    output = Solve.symbol[latex] if recipe.adjust else recipe.solve.symbol[latex]
     for path, block in recipe.blocks():
         slot = path.split(".")[0]
-        if parts.PLAIN.get(slot) != block:
+        if recipe.adjust and block == Divide():
+            yield slot, block, f"{output} = {divided}"
+        elif parts.PLAIN.get(slot) != block:
             equation = block.equation(slot, latex=latex)
             yield slot, block, equation.replace(divided, output) if slot == "decay" else equation
 

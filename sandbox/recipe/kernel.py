@@ -188,8 +188,13 @@ def advance(
     x.B = run("curvature", recipe.curvature, None)
     x.averaged = run("averaging", recipe.averaging, x.B)
     x.D = run("rectifier", recipe.rectifier, x.averaged)
+    direction = recipe.basis.out(run("solve", recipe.solve, x.u / x.D), **frame)
+    if recipe.adjust:
+        x.set(**x.outside)
+    for i, block in enumerate(recipe.adjust):
+        direction = run(f"adjust.{i}", block, direction)
     # d_t = m_t / D_t (+ γ θ);  θ_t = θ_{t-1} - η_t d_t
-    x.d = run("decay", recipe.decay, recipe.basis.out(run("solve", recipe.solve, x.u / x.D), **frame))
+    x.d = run("decay", recipe.decay, direction)
     projected = run("projection", recipe.projection, recipe.decay.shrink(x) - p.lr * x.d)
     x.theta_new = run("readout", recipe.readout, projected)
     if recipe.analysis.stores_direction:

@@ -14,7 +14,14 @@ from sandbox.blocks.number import is_function, is_number, show
 from sandbox.recipe.roles import Roles
 
 # Blocks of the slots that came last, which do what a step did without them: no text and no older checkpoint names them.
-PLAIN = {"pairs": blocks.Successive(), "basis": blocks.Standard(), "solve": blocks.Divide(), "readout": blocks.Last()}
+PLAIN: dict[str, Any] = {
+    "pairs": blocks.Successive(),
+    "basis": blocks.Standard(),
+    "solve": blocks.Divide(),
+    "adjust": (),
+    "readout": blocks.Last(),
+}
+SEVERAL = ("gradient", "adjust")  # the slots that hold any number of blocks
 
 
 def misfit(slot: str, block: Any) -> str:

@@ -5,8 +5,8 @@
     state, params = recipe.update(state, params, grads)
 
 The flow of one step, top to bottom: gradient blocks -> moment -> pairs -> basis -> curvature -> averaging -> rectifier -> solve
--> decay -> projection -> readout.  Known methods as recipes: `variants`.  What follows from the blocks: `analysis`.  How a
-step runs them: `kernel`.
+-> adjust blocks -> decay -> projection -> readout.  Known methods as recipes: `variants`.  What follows from the blocks:
+`analysis`.  How a step runs them: `kernel`.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Recipe:
     """An optimizer as data; the defaults are Apollo's (paper, Algorithm 1).
 
     Fields: name; lr, the default rate η, a number or a function of t; gradient (a tuple of blocks), moment, pairs, basis,
-    curvature, averaging, rectifier, solve, decay, projection and readout (which weights to evaluate); scope, who shares a
-    secant constraint ("parameter", "global", "channel" or "coordinate"); vectors, the recipe of tensors with fewer than two
-    axes, and of matrices with a side beyond the basis's limit; None: this recipe, with Standard and Divide in place of a basis
-    and a solver for matrices; roles, a mapping or `Roles`: who trains the tensors of a role, where roles are known.  The rate
-    of each recipe in it stands to η as its own lr to this one's.
+    curvature, averaging, rectifier, solve, adjust (a tuple), decay, projection and readout (which weights to evaluate); scope,
+    who shares a secant constraint ("parameter", "global", "channel" or "coordinate"); vectors, the recipe of tensors with
+    fewer than two axes, and of matrices with a side beyond the basis's limit; None: this recipe, with Standard and Divide in
+    place of a basis and a solver for matrices; roles, a mapping or `Roles`: who trains the tensors of a role, where roles are
+    known.  The rate of each recipe in it stands to η as its own lr to this one's.
     Raises TypeError for a block in a slot where it does not fit, and ValueError for blocks that do not fit together.
     """
 
@@ -78,6 +78,7 @@ class Recipe:
     averaging: Averaging | Moment = NoAveraging()
     rectifier: Rectifier = AbsoluteFloor()
     solve: Solve = Divide()
+    adjust: tuple[Block, ...] = ()
     decay: Decay = NoDecay()
     projection: Projection = NoProjection()
     readout: Readout = Last()
@@ -88,9 +89,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f"a recipe's name is a text, got {self.name!r}")
-        if isinstance(self.gradient, Block) or not isinstance(self.gradient, Iterable):
-            object.__setattr__(self, "gradient", (self.gradient,))
-        object.__setattr__(self, "gradient", tuple(self.gradient))
+        for slot in parts.SEVERAL:
+            given: Any = getattr(self, slot)
+            one = isinstance(given, Block) or not isinstance(given, Iterable)
+            object.__setattr__(self, slot, (given,) if one else tuple(given))
         lr = next(f for f in dataclasses.fields(self) if f.name == "lr")
         object.__setattr__(self, "lr", validated("Recipe", lr, self.lr))
         for path, block in self.blocks():
@@ -161,13 +163,16 @@ class Recipe:
                 )
 
     def blocks(self) -> tuple[tuple[str, Block], ...]:
-        """(path, block) of every slot in the order of a step; gradient blocks are "gradient.0", "gradient.1", …"""
+        """(path, block) of every slot in the order of a step; of several in a slot "gradient.0", "gradient.1", …"""
         return self._blocks
 
     @functools.cached_property
     def _blocks(self) -> tuple[tuple[str, Block], ...]:
-        gradient = [(f"gradient.{i}", block) for i, block in enumerate(self.gradient)]
-        return *gradient, *((slot, getattr(self, slot)) for slot in SLOTS[1:])
+        pairs: list[tuple[str, Block]] = []
+        for slot in SLOTS:
+            some = getattr(self, slot)
+            pairs += [(f"{slot}.{i}", block) for i, block in enumerate(some)] if slot in parts.SEVERAL else [(slot, some)]
+        return tuple(pairs)
 
     @functools.cached_property
     def analysis(self) -> analysis.Analysis:
@@ -281,7 +286,7 @@ class Recipe:
         if self.vectors is not None:
             return self.vectors
         changes = {slot: parts.PLAIN[slot] for slot in ("basis", "solve") if getattr(self, slot).matrix}
-        return dataclasses.replace(self.matrices, **changes) if changes else self.matrices  # type: ignore[arg-type]
+        return dataclasses.replace(self.matrices, **changes) if changes else self.matrices
 
     def rate_of(self, branch: str, lr: Any) -> Any:
         """η of one branch's recipe, where this one's is `lr`: a number, a function of t, or None for its own."""
