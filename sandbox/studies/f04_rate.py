@@ -33,8 +33,8 @@ STUDY = Study(
     key="F4",
     name="rate",
     question="Over a fifty-fold range of η, how far does accuracy move, and does warm-up cure SGD at ten times its rate?",
-    note="The range lies about each method's best rate, which is searched. frozen has Apollo's warm-up: where Apollo and frozen "
-    "move alike and SGD does not, it is the warm-up. cpu: the digits' MLP, γ as on CIFAR-10.",
+    note="The range lies about each method's best rate, which is searched. frozen has Apollo's warm-up: where Apollo and "
+    "frozen move alike and SGD does not, it is the warm-up. cpu: the digits' MLP, γ as on CIFAR-10.",
     tiers={
         "smoke": [Part(name="main", task="digits-mlp", arms=both(digits(6), (1.0, 10.0)), seeds=1, steps=30, evaluations=1)],
         "cpu": [

@@ -43,8 +43,8 @@ STUDY = Study(
     key="F5",
     name="decay",
     question="Do the curves of accuracy over γ differ in height or in place only, and does the form of decay matter?",
-    note="Rates are searched, for the strengths with each method's own γ and for the forms in each. cpu: the digits' MLP, γ as on "
-    "CIFAR-10.",
+    note="Rates are searched, for the strengths with each method's own γ and for the forms in each. cpu: the digits' MLP, γ as "
+    "on CIFAR-10.",
     tiers={
         "smoke": [
             Part(name="strength", task="digits-mlp", arms=scaled(_DIGITS, (0.2, 1.8)), seeds=1, steps=30, evaluations=1),
