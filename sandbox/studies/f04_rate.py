@@ -39,8 +39,8 @@ STUDY = Study(
         "smoke": [Part(name="main", task="digits-mlp", arms=both(digits(6), (1.0, 10.0)), seeds=1, steps=30, evaluations=1)],
         "cpu": [
             Part(
-                name="main", task="digits-mlp", arms=both(images(20)), seeds=6, steps=200, rate=CIFAR_MILESTONES,
-                evaluations=3, search=Search(steps=200, seeds=3),
+                name="main", task="digits-mlp", arms=both(images(20)), seeds=6, steps=150, rate=CIFAR_MILESTONES,
+                evaluations=3, search=Search(steps=150), timed=True,
             )
         ],
         "paper": [

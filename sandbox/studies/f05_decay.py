@@ -52,8 +52,8 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name=name, task="digits-mlp", arms=arms, seeds=6, steps=200, rate=CIFAR_MILESTONES, evaluations=3,
-                search=Search(steps=200, seeds=3),
+                name=name, task="digits-mlp", arms=arms, seeds=6, steps=150, rate=CIFAR_MILESTONES, evaluations=3,
+                search=Search(steps=150), timed=True,
             )
             for name, arms in (("strength", scaled(images(20), SMALL_FACTORS)), ("form", forms(images(20))))
         ],

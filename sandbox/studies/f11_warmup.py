@@ -4,7 +4,7 @@ from sandbox.studies.arms import digits, images
 from sandbox.studies.rates import CIFAR_MILESTONES
 from sandbox.studies.study import Arm, Part, Search, Study
 
-LENGTHS = (0, 50)  # of 200 updates
+LENGTHS = (0, 50)  # of 150 updates
 METHODS = ("apollo", "frozen", "sgd", "adam", "radam", "adabelief", "adahessian")
 
 
@@ -25,8 +25,8 @@ STUDY = Study(
         "smoke": [Part(name="main", task="digits-mlp", arms=warmed(digits(), (0, 10)), seeds=1, steps=40, evaluations=1)],
         "cpu": [
             Part(
-                name="main", task="digits-mlp", arms=warmed(_ARMS, LENGTHS), seeds=6, steps=200, rate=CIFAR_MILESTONES,
-                evaluations=3, search=Search(steps=200, seeds=3),
+                name="main", task="digits-mlp", arms=warmed(_ARMS, LENGTHS), seeds=6, steps=150, rate=CIFAR_MILESTONES,
+                evaluations=3, search=Search(steps=150), timed=True,
             )
         ],
         "paper": [
