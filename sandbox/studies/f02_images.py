@@ -33,7 +33,7 @@ STUDY = Study(
         "cpu": [
             Part(
                 name=name, task="resnet8-fashion", options={"epochs": 3}, arms=_arms(10), seeds=6, rate=rate,
-                evaluations=2, search=Search(steps=117),
+                evaluations=6, search=Search(steps=117),
             )
             for name, rate in _RATES[:1]
         ],

@@ -5,7 +5,7 @@ from sandbox.studies.rates import COSINE, IMAGENET_MILESTONES
 from sandbox.studies.study import Arm, Part, Study
 
 _DECAYS = (1 / 3, 1.0, 3.0)  # factors of γ
-_RATES = (0.3, 1.0, 3.0)  # factors of η, at equal η γ
+_RATES = (0.3, 1.0, 3.0, 10.0)  # factors of η, at equal η γ
 
 
 def _grid(arms: tuple[Arm, ...], rates: tuple[float, ...], decays: tuple[float, ...]) -> tuple[Arm, ...]:
@@ -17,15 +17,14 @@ def _grid(arms: tuple[Arm, ...], rates: tuple[float, ...], decays: tuple[float, 
     )
 
 
-_STANDARD = tuple(images(16)[name] for name in ("apollo", "frozen", "sgd", "adam", "radam", "adabelief"))
-
+_CARRIED = tuple(images(20)[name] for name in ("apollo", "frozen"))
 _FEW = tuple(digits(3)[name] for name in ("apollo", "frozen", "sgd", "adam"))
 
 STUDY = Study(
     key="F3",
     name="transfer",
     question="With η, β, ε kept from one data set and only γ chosen anew, what is lost against choosing both?",
-    note="Stands for ImageNet, and says nothing about its scale.",
+    note="Stands for ImageNet, and says nothing about its scale. cpu: from CIFAR-10's η to the digits' MLP.",
     tiers={
         "smoke": [
             Part(
@@ -33,7 +32,11 @@ STUDY = Study(
                 evaluations=1,
             )
         ],
-        "cpu": [Part(name="main", task="lenet-fashion", arms=_grid(_STANDARD, _RATES, _DECAYS), seeds=6, evaluations=4)],
+        "cpu": [
+            Part(
+                name="main", task="digits-mlp", arms=_grid(_CARRIED, _RATES, _DECAYS), seeds=6, steps=150, evaluations=3, timed=True,
+            )
+        ],
         "paper": [
             Part(name=name, task="resnext50-imagenet", arms=tuple(imagenet().values()), seeds=5, rate=rate, evaluations=120)
             for name, rate in (("milestones", IMAGENET_MILESTONES), ("cosine", COSINE))

@@ -2,7 +2,7 @@
 
 from sandbox.studies.arms import SIGMA, digits, images
 from sandbox.studies.rates import CIFAR_MILESTONES, COSINE
-from sandbox.studies.study import Arm, Part, Study
+from sandbox.studies.study import Arm, Part, Search, Study
 
 FACTORS = (0.2, 0.6, 1.0, 1.4, 1.8)
 SMALL_FACTORS = (0.2, 1.0, 1.8)
@@ -11,10 +11,16 @@ FORMS = ("apollo", "frozen", "sgd", "adam", "adabelief")
 
 
 def scaled(arms: dict[str, Arm], factors: tuple[float, ...] = FACTORS) -> tuple[Arm, ...]:
-    """Each method at each factor of its γ."""
+    """Each method at each factor of its γ, all at the rate of γ×1, where that is among them."""
     return tuple(
-        arms[m].but(name=f"{m} γ×{a:g}", weight_decay=arms[m].weight_decay * a) for m in METHODS if m in arms for a in factors
-    )
+        arms[m].but(
+            name=f"{m} γ×{a:g}", weight_decay=arms[m].weight_decay * a,
+            rate_of=f"{m} γ×1" if a != 1 and 1.0 in factors else "",
+        )
+        for m in METHODS
+        if m in arms
+        for a in factors
+    )  # fmt: skip
 
 
 def forms(arms: dict[str, Arm]) -> tuple[Arm, ...]:
@@ -31,15 +37,14 @@ def forms(arms: dict[str, Arm]) -> tuple[Arm, ...]:
     )
 
 
-# No normalisation: a tenth of the rates on CIFAR-10, and every γ such that η γ = 2.5e-5.
-_LENET = {name: arm.but(lr=arm.lr / 10) for name, arm in images(25).items()}
 _DIGITS = {name: arm.but(weight_decay=1e-4) for name, arm in digits(4).items()}
 
 STUDY = Study(
     key="F5",
     name="decay",
     question="Do the curves of accuracy over γ differ in height or in place only, and does the form of decay matter?",
-    note="Small tiers: LeNet on 5,000 images without augmentation, which it can learn by heart.",
+    note="Rates are searched, for the strengths with each method's own γ and for the forms in each. cpu: the digits' MLP, γ as "
+    "on CIFAR-10.",
     tiers={
         "smoke": [
             Part(name="strength", task="digits-mlp", arms=scaled(_DIGITS, (0.2, 1.8)), seeds=1, steps=30, evaluations=1),
@@ -47,10 +52,10 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name=name, task="lenet-fashion", options={"images": 5000, "epochs": 20}, arms=arms, seeds=3,
-                rate=CIFAR_MILESTONES, evaluations=4,
+                name=name, task="digits-mlp", arms=arms, seeds=6, steps=150, rate=CIFAR_MILESTONES, evaluations=3,
+                search=Search(steps=150), timed=True,
             )
-            for name, arms in (("strength", scaled(_LENET, SMALL_FACTORS)), ("form", forms(_LENET)))
+            for name, arms in (("strength", scaled(images(20), SMALL_FACTORS)), ("form", forms(images(20))))
         ],
         "paper": [
             Part(

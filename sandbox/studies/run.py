@@ -66,17 +66,21 @@ def run(
 
 def _run_part(plan: PartPlan, folder: Path, settings: ExecutionSettings, what: str) -> pl.DataFrame:
     """Makes the missing runs of a part; returns the rows of all, those of its search first."""
-    total = len(plan.methods) * (plan.trials * (plan.part.search.seeds if plan.part.search else 0) + plan.seeds)
+    searched = len(plan.methods) * plan.trials * (plan.part.search.seeds if plan.part.search else 0)
+    total = searched + len(plan.part.arms) * plan.seeds
     factors = dict.fromkeys(plan.arms, 1.0)
     with Work(plan.task, folder, total, settings, tables=False) as work:
         if plan.part.search is not None:
             for name, tuner in tune(plan, work, what).items():
                 factors[name] = tuner.best(1.0)[0]["factor"]
         # rounds of all arms, so that what a machine does meanwhile meets all alike
-        work.run([(m, plan.final(m, factors[m.name], s)) for s in range(plan.seeds) for m in plan.methods], what)
+        finals = [(arm.build(), factors[arm.rate_of or arm.name]) for arm in plan.part.arms]
+        work.run([(m, plan.final(m, factor, s)) for s in range(plan.seeds) for m, factor in finals], what)
         for failure in work.failures:
             raise RuntimeError(f"study {what}: {failure}\n{failure.trace}")
         rows = work.frames()[0].rename({"variant": "arm"})
+    if shared := {arm.name: arm.rate_of for arm in plan.part.arms if arm.rate_of}:
+        rows = rows.with_columns(rate_of=pl.col("arm").replace_strict(shared, default=None, return_dtype=pl.String))
     measured = plan.measure_arms()
     return rows if measured is None else rows.join(measured, on=["arm", "seed", "role"], how="left")
 
@@ -116,8 +120,8 @@ class PartPlan:
 
     @functools.cached_property
     def methods(self) -> list[Method]:
-        """A method per arm."""
-        return [arm.build() for arm in self.part.arms]
+        """A method per arm that has its own rate, which `tune` searches."""
+        return [arm.build() for arm in self.part.arms if not arm.rate_of]
 
     @property
     def steps(self) -> int:
@@ -168,8 +172,8 @@ class PartPlan:
         if self.part.timed or self.seeds < TOGETHER_FROM:
             return dict.fromkeys(self.arms, "eager")
         reasons = {
-            m.name: vectorised.why_not(self.task, m, self._schedule(self.arms[m.name], self.steps), self.options)
-            for m in self.methods
+            name: vectorised.why_not(self.task, arm.build(), self._schedule(arm, self.steps), self.options)
+            for name, arm in self.arms.items()
         }
         return {name: "eager" if reason else vectorised.TOGETHER for name, reason in reasons.items()}
 

@@ -25,6 +25,7 @@ class Arm:
     lr: η.  weight_decay: γ, in the form of `decay`: "l2" or "decoupled".
     clip: ("global", norm), ("parameter", norm) or None.  numbers: slots and numbers that replace the recipe's, by dotted name.
     warmup: updates of linear warm-up.  rate: the schedule after it, where it is not the part's.
+    rate_of: the arm of the same part whose searched factor multiplies this one's η, where it has no search of its own.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Arm:
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     warmup: int = 0
     rate: RateSchedule | None = None
+    rate_of: str = ""
 
     def __post_init__(self) -> None:
         if self.decay not in ("l2", "decoupled"):
@@ -117,6 +119,9 @@ class Part:
         names = [arm.name for arm in self.arms]
         if len(set(names)) < len(names):
             raise ValueError(f"part {self.name!r} has two arms of one name: {names}")
+        searched = {arm.name for arm in self.arms if not arm.rate_of}
+        if unknown := {arm.rate_of for arm in self.arms if arm.rate_of} - searched:
+            raise ValueError(f"part {self.name!r}: rate_of must be an arm with a search of its own, got {sorted(unknown)[0]!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -232,9 +232,14 @@ EDGE, INSIDE, GIVEN = "edge", "inside", "given"
 
 
 def rate(rows: Rows, place: Place) -> str:
-    """Returns where an arm's final rate lies among those that its search tried: EDGE, where a better one may lie outside, or
-    INSIDE; GIVEN without a search.  Raises Missing."""
+    """Returns where an arm's final rate lies among those that its search tried.
+
+    EDGE, where a better one may lie outside, INSIDE, or GIVEN without a search; an arm whose rate comes from another's search
+    lies where that one does.  Raises Missing.
+    """
     study, part, arm = place
+    found = final(rows, study, part, arm)
+    arm = (found["rate_of"][0] if "rate_of" in found.columns else None) or arm
     chosen = final(rows, study, part, arm)["lr"][0]
     tried = rows[study].filter((pl.col("part") == part) & (pl.col("arm") == arm) & (pl.col("role") == "tuning"))["lr"]
     if not len(tried):
