@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.distributed.device_mesh import init_device_mesh
 
-from tests.distributed import agreement, cases, checkpoints, whole_tensors
+from tests.distributed import agreement, cases, checkpoints, readouts, whole_tensors
 from tests.distributed.ranks import outcome
 
 
@@ -19,5 +19,6 @@ def everything(rank, world, folder):
     found["saved"] = {name: outcome(checkpoints.save, name, mesh, rank, world, folder) for name in checkpoints.CORE}
     found["loaded"] = {name: outcome(checkpoints.load, name, mesh, rank, world, folder) for name in checkpoints.CORE}
     found["half"] = outcome(cases.half, mesh, rank, world)
+    found["evaluated"] = outcome(readouts.look, mesh, rank, world)
     found["from one process"] = outcome(checkpoints.from_one_process, mesh, rank, world)
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import importlib
-import multiprocessing
 import os
 import tempfile
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from sandbox.utils import processes
+
 
 def run(world: int, function: str, *args, seconds: float = 300, group_seconds: float = 60) -> list:
     """What "module:function" (of tests.distributed, or elsewhere) gives on each of `world` ranks, called with (rank, world, *args).
@@ -21,13 +22,13 @@ def run(world: int, function: str, *args, seconds: float = 300, group_seconds: f
     The text of its error where it raises; None for a rank that was killed, or had not come back after `seconds`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.get_context("spawn")
+        context = processes.context(preload="tests.distributed.core")  # its imports, once for all ranks
         start = [(rank, world, folder, function, args, group_seconds) for rank in range(world)]
-        processes = [context.Process(target=_rank, args=each, daemon=True) for each in start]
-        for process in processes:
+        ranks = [context.Process(target=_rank, args=each, daemon=True) for each in start]
+        for process in ranks:
             process.start()
         end = time.monotonic() + seconds
-        for process in processes:
+        for process in ranks:
             process.join(max(end - time.monotonic(), 0))
             process.kill()
         paths = [Path(folder, f"{rank}.pt") for rank in range(world)]

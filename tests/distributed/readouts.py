@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from torch.distributed.device_mesh import init_device_mesh
-
 import sandbox
 from tests.distributed import cases
 
@@ -11,12 +9,12 @@ NAMES = ["schedule-free-adamw", "ema-adamw", "gpa-adamw"]
 STEPS = 4
 
 
-def look(rank, world):
+def look(mesh, rank, world):
     """name -> errors of the weights to evaluate, and of those to train after a look."""
     errors = {}
     for name in NAMES:
         pairs = []
-        for model, where in ((cases.sharded(init_device_mesh("cpu", (world,))), (rank, world)), (cases.network(), (0, 1))):
+        for model, where in ((cases.sharded(mesh), (rank, world)), (cases.network(), (0, 1))):
             optimizer = sandbox.Optimizer(model.named_parameters(), cases.recipe_of(name))
             cases.train(model, optimizer, range(STEPS), *where)
             pairs.append((model, optimizer))
