@@ -23,7 +23,7 @@ from sandbox.backends import Backend, Cohort, Observer, Step
 from sandbox.distributed import replicas, shards
 from sandbox.distributed.ranks import Ranks, Rounds, advance
 from sandbox.forms import lookup
-from sandbox.optimizer import checkpoint, collective, from_torch, groups
+from sandbox.optimizer import checkpoint, collective, from_torch, groups, memory
 from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, tidy
 from sandbox.optimizer.finite import blame, not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
@@ -234,6 +234,8 @@ class Optimizer(Base):
         check, needs_norm = self.nonfinite != "pass", any(recipe.analysis.needs_norm for recipe in recipes)
         if not same_objects(self._entries, self._state_entries()):
             self._cohorts = {}
+        if not self._cohorts:
+            memory.check(self.param_groups)
         cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row, ranks)]
         if ranks is None:
             norm = norm_of(cohorts) if needs_norm else None
