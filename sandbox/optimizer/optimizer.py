@@ -27,7 +27,7 @@ from sandbox.optimizer import checkpoint, collective, from_torch, groups, memory
 from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, tidy
 from sandbox.optimizer.finite import blame, not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
-from sandbox.optimizer.torch_base import Base
+from sandbox.optimizer.torch_base import Base, step_method
 from sandbox.recipe import Recipe, find_roles, kernel, parts, pure, trial
 from sandbox.recipe.find_roles import Role
 from sandbox.utils import suggest
@@ -185,6 +185,7 @@ class Optimizer(Base):
 
     # -- the step ----------------------------------------------------------------------------------------------------
 
+    @step_method
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Makes one step; returns what the closure returned.
