@@ -50,6 +50,8 @@ def gradients(loss: Tensor, params: Sequence[Tensor], *, create_graph: bool = Tr
         raise RuntimeError(
             f"the closure returned {'a loss without a graph' if isinstance(loss, Tensor) else repr(loss)}: {HOW}"
         )
+    if loss.numel() != 1:
+        raise RuntimeError(f"the loss has shape {tuple(loss.shape)} and must be one number: take its mean or sum")
     try:
         if not create_graph:
             return list(torch.autograd.grad(loss, params, allow_unused=True))

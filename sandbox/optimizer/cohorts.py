@@ -82,7 +82,9 @@ def complete(recipe: Recipe, p: Tensor, states: States, name: str, state_dtype: 
             state[key] = fresh[key].cpu() if key in recipe.analysis.host_names else fresh[key]
         elif key in kinds and not isinstance(state[key], Tensor):
             raise TypeError(f"state {key!r} of parameter {name} must be a tensor, got {state[key]!r}")
-        elif key in kinds and state[key].shape != (shape := pure.state_shape(recipe, kinds[key], part)):
+        elif key in kinds and state[key].is_inference() and not torch.is_inference_mode_enabled():
+            state[key] = state[key].clone()  # made under inference_mode, it could not be written to outside
+        if key in kinds and state[key].shape != (shape := pure.state_shape(recipe, kinds[key], part)):
             raise ValueError(f"state {key!r} of parameter {name} must have shape {tuple(shape)}, got {tuple(state[key].shape)}")
 
 

@@ -124,6 +124,8 @@ def check_parameter(p: Tensor, name: str) -> None:
         raise TypeError(f"parameter {name} has dtype {p.dtype}; only {', '.join(map(str, TRAINABLE))} can be trained")
     if p.is_meta:
         raise ValueError(f"parameter {name} is on the meta device and has no values yet; make the optimizer after to_empty()")
+    if p.is_inference():
+        raise ValueError(f"parameter {name} was made under torch.inference_mode(), which forbids training it: train a clone()")
     if p.layout != torch.strided:
         raise TypeError(f"parameter {name} is sparse ({p.layout}); only dense parameters can be trained")
 

@@ -23,11 +23,11 @@ from sandbox.backends import Backend, Cohort, Observer, Step
 from sandbox.distributed import replicas, shards
 from sandbox.distributed.ranks import Ranks, Rounds, advance
 from sandbox.forms import lookup
-from sandbox.optimizer import checkpoint, collective, from_torch, groups
+from sandbox.optimizer import checkpoint, collective, from_torch, groups, memory
 from sandbox.optimizer.cohorts import Cohorts, complete, norm_of, same_objects, tidy
 from sandbox.optimizer.finite import blame, not_finite
 from sandbox.optimizer.inputs import ByParameter, Evaluation
-from sandbox.optimizer.torch_base import Base
+from sandbox.optimizer.torch_base import Base, step_method
 from sandbox.recipe import Recipe, find_roles, kernel, parts, pure, trial
 from sandbox.recipe.find_roles import Role
 from sandbox.utils import suggest
@@ -185,6 +185,7 @@ class Optimizer(Base):
 
     # -- the step ----------------------------------------------------------------------------------------------------
 
+    @step_method
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Makes one step; returns what the closure returned.
@@ -234,6 +235,8 @@ class Optimizer(Base):
         check, needs_norm = self.nonfinite != "pass", any(recipe.analysis.needs_norm for recipe in recipes)
         if not same_objects(self._entries, self._state_entries()):
             self._cohorts = {}
+        if not self._cohorts:
+            memory.check(self.param_groups)
         cohorts = [(index, cohort, row) for index, row in enumerate(grads) for cohort in self._in_step(index, row, ranks)]
         if ranks is None:
             norm = norm_of(cohorts) if needs_norm else None

@@ -7,6 +7,7 @@ and what is inside the wrapper does the same.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -17,13 +18,29 @@ import torch
 
 def _light(name: str) -> Any:
     wrapped = getattr(torch.optim.Optimizer, name)
-    inside = inspect.unwrap(wrapped)
+    return _unless_compiling(inspect.unwrap(wrapped), wrapped)
 
+
+def _unless_compiling(inside: Any, wrapped: Any) -> Any:
     @functools.wraps(inside)
-    def method(self: Any, *args: Any, **options: Any) -> Any:
-        return (wrapped if "torch._dynamo" in sys.modules else inside)(self, *args, **options)
+    def method(*args: Any, **options: Any) -> Any:
+        return (wrapped if "torch._dynamo" in sys.modules else inside)(*args, **options)
 
     return method
+
+
+def step_method(method: Any) -> Any:
+    """Decorates a step, which torch.compile calls and does not trace: it has programs of its own.
+
+    It runs as without torch.inference_mode, under which tensors are made that cannot be written to outside.
+    """
+
+    @functools.wraps(method)
+    def outside(*args: Any, **options: Any) -> Any:
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
+            return method(*args, **options)
+
+    return _unless_compiling(outside, torch._disable_dynamo(outside))
 
 
 def load_hooks(optimizer: Any, when: str) -> list[Any]:

@@ -95,6 +95,7 @@ def test_a_step_without_what_it_needs_says_how():
         (eager_closure, r"has already called backward\(\)"),
         (lambda: loss_of(model).detach(), "returned a loss without a graph"),
         (lambda: None, "returned None"),
+        (lambda: loss_of(model).expand(3), r"loss has shape \(3,\) and must be one number"),
     ):
         with pytest.raises(RuntimeError, match=says):
             optimizer.step(closure)
