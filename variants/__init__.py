@@ -17,7 +17,7 @@ import re
 
 from sandbox.recipe import Recipe
 from sandbox.utils import suggest
-from variants import ablations, adaptive, apollo, averages, cautious, history, matrix, peers
+from variants import ablations, adaptive, apollo, averages, cautious, history, layerwise, matrix, peers
 
 __all__ = ["about", "families", "get", "names", "year"]
 
@@ -30,6 +30,7 @@ _MODULES = {
     "Methods of matrices": matrix,
     "Averages of weights": averages,
     "Directions that agree with the gradient": cautious,
+    "Steps in proportion to the weights": layerwise,
 }
 _MAKERS = {
     name.replace("_", "-"): maker
@@ -41,7 +42,7 @@ _MAKERS = {
 
 def names() -> list[str]:
     """Every variant's name: Apollo's own forms, then the ablations, the peers, later adaptive methods, those with a
-    history, those of matrices, those that evaluate averages of weights, cautious ones."""
+    history, those of matrices, those that evaluate averages of weights, cautious ones, layerwise ones."""
     return list(_MAKERS)
 
 

@@ -6,6 +6,7 @@ from sandbox.blocks import (
     EMA,
     AbsoluteFloor,
     AdamWDecay,
+    AmplifySlow,
     Bound,
     ClipEach,
     ClipParameterNorm,
@@ -16,10 +17,13 @@ from sandbox.blocks import (
     NesterovEMA,
     NesterovMoment,
     NesterovSecondMoment,
+    NoDecay,
     NoRectifier,
+    PastNormalized,
     ProximalDecay,
     RawEMA,
     Scaled,
+    ScheduledNesterov,
     SecondMoment,
     ShiftedSecondMoment,
     Sign,
@@ -28,8 +32,10 @@ from sandbox.blocks import (
     Unit,
     VarianceReduction,
     WeakSecant,
+    WeightScaled,
 )
 from sandbox.recipe import Recipe
+from variants.peers import adam, adamw
 
 
 def adabound() -> Recipe:
@@ -201,3 +207,46 @@ def zhu() -> Recipe:
         rectifier=AbsoluteFloor(sigma=0.01),
         scope="global",
     )
+
+
+def nadam() -> Recipe:
+    """Adam with Nesterov's momentum, μₜ = β₁ (1 - 0.96^(tψ)/2), ψ = 4e-3 (Dozat 2016): `torch.optim.NAdam`, decay decoupled."""
+    return adam().replace(lr=2e-3, moment=ScheduledNesterov(beta=0.9, momentum_decay=4e-3), decay=AdamWDecay(weight_decay=0.0))
+
+
+def adopt() -> Recipe:
+    """θ = θ - η m, m an average of clip(g/max(√v, ε), ±(t-1)^¼), v without the newest g, β₂ = .9999 (Taniguchi et al. 2024).
+
+    Nothing moves at t = 1.  Differs from the authors' code where there is weight decay: theirs leaves the first step out.
+    """
+    return Recipe(
+        lr=1e-3,
+        gradient=(PastNormalized(beta=0.9999, eps=1e-6),),
+        moment=EMA(beta=0.9, bias_correction=False),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        decay=AdamWDecay(weight_decay=0.0),
+    )
+
+
+def grokfast_adamw() -> Recipe:
+    """AdamW on g + λ h, h a slow average of g, λ = 2, α = 0.98 (Lee et al. 2024, GrokFast-EMA before `torch.optim.AdamW`)."""
+    return adamw().replace(gradient=AmplifySlow(beta=0.98, gain=2.0))
+
+
+def tiger() -> Recipe:
+    """θ = θ - η RMS(θ) (sign(m) + γθ), β = .965, γ = .01; embeddings by row; vectors sign(m) at η/2 (Su 2023, Tiger).
+
+    Differs from the author's code, which tells roles by names and shrinks θ where a gradient is NaN.
+    """
+    base = Recipe(
+        lr=1e-3,
+        moment=EMA(beta=0.965, bias_correction=False),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        solve=Sign(),
+        decay=WeightScaled(weight_decay=0.01),
+    )
+    vectors = base.replace(name="signum", lr=5e-4, decay=NoDecay())
+    by_row = base.replace(name="tiger by row", decay=WeightScaled(weight_decay=0.01, rows=True))
+    return base.replace(vectors=vectors, roles={"embedding": by_row})

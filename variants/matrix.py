@@ -7,12 +7,14 @@ from sandbox.blocks import (
     SM3,
     AdamWDecay,
     CorrectedRoot,
+    ElementNormalized,
     FullMatrix,
     HeavyBall,
     Kronecker,
     KroneckerEigenvalues,
     KroneckerFactors,
     NesterovEMA,
+    NeuronNormalized,
     NoMoment,
     NoRectifier,
     Orthogonalize,
@@ -49,6 +51,24 @@ def muon() -> Recipe:
         decay=AdamWDecay(weight_decay=0.0),
         vectors=_adam(lr=3e-4, beta=0.9, beta2=0.95, eps=1e-10),
         roles={"embedding": "vectors", "head": "vectors"},
+    )
+
+
+def normuon() -> Recipe:
+    """Muon with each row of the direction over the root of its averaged square, at the same norm (Li et al. 2025, NorMuon).
+
+    Differs from the authors' file for convolutions, whose rows there are the kernel's last axis.
+    """
+    return muon().replace(solve=NeuronNormalized(beta=0.95))
+
+
+def adamuon() -> Recipe:
+    """Muon with each entry of the direction over the root of its averaged square, at RMS 0.2 (Si et al. 2025, AdaMuon).
+
+    Differs from the authors' file for convolutions, whose scale there takes the kernel's sides.
+    """
+    return muon().replace(
+        solve=ElementNormalized(inner=Orthogonalize(scale="none"), beta=0.999), decay=AdamWDecay(weight_decay=0.01)
     )
 
 

@@ -1,19 +1,20 @@
 """All blocks, by slot, in the order of a step.  `sandbox.blocks.base` says what a block is and how to write one.
 
-gradient    L2Decay, ClipGlobalNorm, ClipParameterNorm, ClipValue, VarianceReduction
-moment      EMA, RawEMA, HeavyBall, NoMoment, NesterovEMA, NesterovMoment, FastAndSlow, TwoRates
+gradient    L2Decay, ClipGlobalNorm, ClipParameterNorm, ClipValue, VarianceReduction, AmplifySlow, PastNormalized,
+            LayerwiseGradient
+moment      EMA, RawEMA, HeavyBall, NoMoment, NesterovEMA, NesterovMoment, FastAndSlow, TwoRates, ScheduledNesterov
 pairs       Successive, SameBatch, Product, AveragedIterates, EmpiricalFisher
 basis       Standard, Kronecker, DelayedKronecker, SOAPBasis, KroneckerFactors
 curvature   WeakSecant, SecondMoment, ShiftedSecondMoment, NesterovSecondMoment, CenteredSecondMoment, Belief, SumOfSquares,
             SM3, Hutchinson, HessianEMA, GaussNewtonEMA, KroneckerEigenvalues, AccumulatedSecant, BarzilaiBorwein,
-            DiagonalBarzilaiBorwein, Unit, Zero
+            DiagonalBarzilaiBorwein, FactoredSecondMoment, Unit, Zero
 averaging   NoAveraging, RunningMaximum, EMA
 rectifier   AbsoluteFloor, ScaleInvariantFloor, BeliefFloor, SoftAbsolute, SquareRoot, CorrectedRoot, RectifiedSquareRoot,
-            Power, StepRatio, NoRectifier; around another rectifier: Monotone, Bound, Scaled, Shift
+            Power, FlooredRoot, StepRatio, NoRectifier; around another rectifier: Monotone, Bound, Scaled, Shift
 solve       Divide, Sign, SignBySides, ClipEach, Orthogonalize, TwoLoop, Broyden, RegularizedBFGS, FullMatrix; around another
-            solver: Graft, UnitLength
-adjust      Cautious, CautiousCount, GradientSigns, ClipRMS
-decay       NoDecay, Decoupled, AdamWDecay, Stable, ProximalDecay
+            solver: Graft, UnitLength, NeuronNormalized, ElementNormalized
+adjust      Cautious, CautiousCount, GradientSigns, ClipRMS, RelativeStep
+decay       NoDecay, Decoupled, AdamWDecay, Stable, ProximalDecay, TrustRatio, WeightScaled
 projection  NoProjection, Box
 readout     Last, WeightEMA, AverageThenDecay, TailMean, ScheduleFree, RectifiedScheduleFree, PrimalAveraging
 number      Geometric, InverseTime, InverseSquareRoot   (functions of t, wherever a number may stand)
@@ -56,12 +57,14 @@ from sandbox.blocks.curvature import (
     Zero,
 )
 from sandbox.blocks.decay import AdamWDecay, Decoupled, NoDecay, ProximalDecay, Stable
-from sandbox.blocks.gradient import ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
+from sandbox.blocks.gradient import AmplifySlow, ClipGlobalNorm, ClipParameterNorm, ClipValue, L2Decay, VarianceReduction
 from sandbox.blocks.graft import Graft
+from sandbox.blocks.layerwise import LayerwiseGradient, RelativeStep, TrustRatio, WeightScaled
 from sandbox.blocks.limited_memory import TwoLoop, UnitLength
 from sandbox.blocks.mixtures import FastAndSlow, NesterovEMA, NesterovMoment, TwoRates
-from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA
+from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA, ScheduledNesterov
 from sandbox.blocks.moments_of_squares import GaussNewtonEMA, HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
+from sandbox.blocks.normalized import ElementNormalized, NeuronNormalized, PastNormalized
 from sandbox.blocks.number import Number, number, where
 from sandbox.blocks.orthogonal import Orthogonalize
 from sandbox.blocks.pairs import AveragedIterates, EmpiricalFisher, Product, SameBatch, Successive
@@ -79,6 +82,7 @@ from sandbox.blocks.readout import (
 from sandbox.blocks.rectifier import (
     AbsoluteFloor,
     BeliefFloor,
+    FlooredRoot,
     Monotone,
     NoRectifier,
     Power,
@@ -90,7 +94,7 @@ from sandbox.blocks.rectifier import (
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
 from sandbox.blocks.secant_quotients import AccumulatedSecant, BarzilaiBorwein, DiagonalBarzilaiBorwein
-from sandbox.blocks.shaped import SM3, KroneckerEigenvalues
+from sandbox.blocks.shaped import SM3, FactoredSecondMoment, KroneckerEigenvalues
 from sandbox.blocks.slots import (
     Adjust,
     Averaging,
@@ -127,6 +131,7 @@ __all__ = [
     "AccumulatedSecant",
     "AdamWDecay",
     "Adjust",
+    "AmplifySlow",
     "AverageThenDecay",
     "AveragedIterates",
     "Averaging",
@@ -153,8 +158,11 @@ __all__ = [
     "DelayedKronecker",
     "DiagonalBarzilaiBorwein",
     "Divide",
+    "ElementNormalized",
     "EmpiricalFisher",
+    "FactoredSecondMoment",
     "FastAndSlow",
+    "FlooredRoot",
     "Flow",
     "FullMatrix",
     "GaussNewtonEMA",
@@ -172,11 +180,13 @@ __all__ = [
     "KroneckerFactors",
     "L2Decay",
     "Last",
+    "LayerwiseGradient",
     "Moment",
     "Monotone",
     "NesterovEMA",
     "NesterovMoment",
     "NesterovSecondMoment",
+    "NeuronNormalized",
     "NoAveraging",
     "NoDecay",
     "NoMoment",
@@ -185,6 +195,7 @@ __all__ = [
     "Number",
     "Orthogonalize",
     "Pairs",
+    "PastNormalized",
     "Power",
     "PrimalAveraging",
     "Product",
@@ -196,6 +207,7 @@ __all__ = [
     "RectifiedSquareRoot",
     "Rectifier",
     "RegularizedBFGS",
+    "RelativeStep",
     "RunningMaximum",
     "SOAPBasis",
     "SameBatch",
@@ -203,6 +215,7 @@ __all__ = [
     "Scaled",
     "Schedule",
     "ScheduleFree",
+    "ScheduledNesterov",
     "SecondMoment",
     "Shift",
     "ShiftedSecondMoment",
@@ -217,6 +230,7 @@ __all__ = [
     "Successive",
     "SumOfSquares",
     "TailMean",
+    "TrustRatio",
     "TwoLoop",
     "TwoRates",
     "Unit",
@@ -224,6 +238,7 @@ __all__ = [
     "VarianceReduction",
     "WeakSecant",
     "WeightEMA",
+    "WeightScaled",
     "Zero",
     "block",
     "number",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sandbox.blocks.base import ELEMENT, Flow, block
@@ -77,6 +78,26 @@ class ClipGlobalNorm(Gradient):
         """g scaled down so that all gradients together have norm at most c."""
         # g ← g min(1, c / ‖g‖₂)
         return x.value * (self.max_norm / x.grad_norm).clamp(max=1.0), state
+
+
+@block
+class AmplifySlow(Gradient):
+    """g ← g + λ h,  h = α h + (1-α) g, h = g at first   (Lee et al. 2024, GrokFast: the slow part of the gradient counts more)
+
+    beta: α in [0, 1).  gain: λ ≥ 0.
+    """
+
+    beta: Number = number(default=0.98, range="[0, 1)")
+    gain: Number = number(default=2.0, range="[0, inf)")
+    state = {"h": ELEMENT}
+    latex = r"g \leftarrow g + \lambda h_t,\quad h_t = \alpha h_{t-1} + (1-\alpha) g"
+
+    def step(self, x: Flow, *, h: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """The amplified gradient, and h."""
+        # h = α h + (1-α) g
+        h = torch.where(x.t > 1, self.beta * h + (1 - self.beta) * x.value, x.value)
+        # g ← g + λ h
+        return x.value + self.gain * h, {"h": h}
 
 
 @block

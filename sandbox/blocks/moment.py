@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sandbox.blocks.base import ELEMENT, Flow, block
+from sandbox.blocks.base import ELEMENT, TENSOR, Flow, block
 from sandbox.blocks.number import Number, concrete_values, number, where
 from sandbox.blocks.slots import Moment
 
@@ -79,6 +79,45 @@ class RawEMA(Moment):
         m = m + (1 - self.beta) * (x.value - m)
         # u_t = m_t / (1-β^t)
         return m * x.c.unbias, {"m": m}
+
+
+@block
+class ScheduledNesterov(Moment):
+    """m = β m + (1-β) g;  u = (1-μₜ)/(1-Πμ) g + μₜ₊₁/(1-μₜ₊₁Πμ) m,  μₜ = β (1 - 0.96^(tψ)/2)   (Dozat 2016, NAdam)
+
+    Πμ is the product of all μ so far.  beta: β in [0, 1).  momentum_decay: ψ ≥ 0.
+    """
+
+    beta: Number = number(default=0.9, range="[0, 1)")
+    momentum_decay: Number = number(default=4e-3, range="[0, inf)")
+    latex = (
+        r"u_t = \frac{1-\mu_t}{1-\Pi_t} g_t + \frac{\mu_{t+1}}{1-\mu_{t+1}\Pi_t} m_t,"
+        r"\quad \mu_t = \beta(1 - 0.96^{t\psi}/2),\; \Pi_t = \mu_1 \cdots \mu_t"
+    )
+    state = {"m": ELEMENT, "product": TENSOR}
+    recalls = False
+
+    def initial(self, name: str) -> Any:
+        """Π = 1."""
+        return 1.0 if name == "product" else 0.0
+
+    def weight(self, t: Any) -> Any:
+        """1 - β."""
+        return 1 - self.beta
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """μ_t and μ_{t+1}."""
+        # μ_t = β (1 - 0.96^(tψ)/2)
+        mu, following = (self.beta * (1 - 0.5 * 0.96 ** (k * self.momentum_decay)) for k in (t, t + 1))
+        return {"mu": mu, "following": following}
+
+    def step(self, x: Flow, *, m: Tensor, product: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """Nesterov's combination, m and Π."""
+        # m_t = β m_{t-1} + (1-β) g;  Π_t = Π_{t-1} μ_t
+        m, product = m + (1 - self.beta) * (x.value - m), product * x.c.mu
+        # u_t = (1-μ_t)/(1-Π_t) g + μ_{t+1}/(1-μ_{t+1}Π_t) m_t
+        newest, past = (1 - x.c.mu) / (1 - product), x.c.following / (1 - x.c.following * product)
+        return x.tensor.spread(newest) * x.value + x.tensor.spread(past) * m, {"m": m, "product": product}
 
 
 @block

@@ -140,6 +140,22 @@ class SquareRoot(Rectifier):
 
 
 @block
+class FlooredRoot(Rectifier):
+    """D = max(√B̄, ε)   (torch's Adafactor).
+
+    eps: ε ≥ 0, in units of the gradient.
+    """
+
+    eps: Number = number(default=1e-8, range="[0, inf)")
+    latex = r"D_t = \max(\sqrt{\bar B_t}, \epsilon)"
+
+    def read(self, B: Tensor) -> Tensor:
+        """max(√B̄, ε)."""
+        # D = max(√B̄, ε)
+        return B.sqrt().clamp(min=self.eps)
+
+
+@block
 class Power(Rectifier):
     """D = (√B̄)ᵏ + ε   (AdaHessian's Hessian power).
 

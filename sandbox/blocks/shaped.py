@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sandbox.blocks.base import COLUMNS, ROWS, Flow, block
+from sandbox.blocks.number import Number, number
 from sandbox.blocks.slots import Curvature
 
 
@@ -28,6 +29,42 @@ class SM3(Curvature):
         B = torch.minimum(r, c) + x.g.square()
         # r_i = max_j B_ij,  c_j = max_i B_ij
         return B, {"r": B.amax(1, keepdim=True), "c": B.amax(0, keepdim=True)} if B.numel() else {"r": r, "c": c}
+
+
+@block
+class FactoredSecondMoment(Curvature):
+    """B_ij = r_i c_j/max(⟨r⟩, δ);  r = (1-a) r + a ⟨g² + ε⟩ per row, c per column, a = t^-k   (Shazeer & Stern 2018)
+
+    On a vector, which is one column, B is the average of g² + ε itself.
+    decay: k in (0, 1].  eps: ε ≥ 0, in units of g².  floor: δ ≥ 0, of ⟨r⟩.
+    """
+
+    decay: Number = number(default=0.8, range="(0, 1]")
+    eps: Number = number(default=0.0, range="[0, inf)")
+    floor: Number = number(default=0.0, range="[0, inf)")
+    recalls = False
+    state = {"r": ROWS, "c": COLUMNS}
+    latex = (
+        r"B_{ij} = r_i c_j/\max(\langle r \rangle, \delta),\quad r \leftarrow (1-a) r + a \langle g^2 + \epsilon \rangle_j,"
+        r"\; c \leftarrow (1-a) c + a \langle g^2 + \epsilon \rangle_i,\; a = t^{-k}"
+    )
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """a, and 1 - a."""
+        # a = t^-k
+        return {"a": t**-self.decay, "keep": 1 - t**-self.decay}
+
+    def step(self, x: Flow, *, r: Tensor, c: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """B, and the averages per row and per column."""
+        # r = (1-a) r + a ⟨g² + ε⟩ per row, c per column
+        q = x.g.square() + self.eps
+        if not q.numel():
+            return q, {"r": r, "c": c}
+        r = x.c.keep * r + x.c.a * q.mean(1, keepdim=True)
+        c = x.c.keep * c + x.c.a * q.mean(0, keepdim=True)
+        # B_ij = r_i c_j/max(⟨r⟩, δ), 0 where no gradient has been
+        mean = torch.clamp(r.mean(), min=self.floor)
+        return r * c / torch.where(mean > 0, mean, 1.0), {"r": r, "c": c}
 
 
 @block

@@ -167,4 +167,4 @@ def state_text(recipe: Any) -> str:
     kinds = list(recipe.analysis.state_kinds.values())
     counts = {text: kinds.count(kind) for kind, text in ratios.items() if kind in kinds}
     terms = [f"{count if count > 1 else ''} {text}".strip() for text, count in counts.items()]
-    return " + ".join([str(recipe.analysis.state_elements), *terms])
+    return " + ".join([str(recipe.analysis.state_elements)] * (recipe.analysis.state_elements > 0 or not terms) + terms)

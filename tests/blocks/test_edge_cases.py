@@ -67,7 +67,7 @@ def test_step_leaves_gradients_alone_and_late_parameters_count_for_themselves(na
             alone.gradient(step, [other.detach().numpy() if s == SHAPES[1] else np.zeros(s) for s in SHAPES])[1]
         )
         second.step()
-    if recipe.scope != "global":
+    if recipe.scope != "global" and not recipe.analysis.needs_norm:
         torch.testing.assert_close(other, params[1], rtol=1e-12, atol=1e-14)
 
 

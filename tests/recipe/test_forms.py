@@ -44,8 +44,9 @@ def test_every_variant_renders(name):
         equation = block.equation(path.split(".")[0], latex=True)
         if isinstance(block, blocks.Successive | blocks.Standard | blocks.Last):
             continue
-        assert (equation.replace("m_t/D_t", recipe.solve.symbol[1]) if path == "decay" else equation) in shown
-    assert shown.count("$$") == (2 if recipe.vectors is None else 4)
+        output = "p_t" if recipe.adjust else recipe.solve.symbol[1]
+        assert (equation.replace("m_t/D_t", output) if path == "decay" else equation) in shown
+    assert shown.count("$$") == 2 * (1 + len(recipe.inner))
     assert shown.count("{") == shown.count("}")
     assert len(variants.about(name).splitlines()[0]) > 20
 

@@ -147,7 +147,14 @@ class File:
     def _docstring(self) -> list[str]:
         first = textwrap.wrap(f'"""{self._first()}', WIDTH - 4)
         rest = [part for text in paragraphs(self._about()[1:]) for part in text]
-        lines = [*first, "", *printed(self.recipe), *rest, *self._apart(), '"""']
+        lines = [
+            *first,
+            "",
+            *(line for line in printed(self.recipe) if not line.startswith("  role ")),
+            *rest,
+            *self._apart(),
+            '"""',
+        ]
         return [f"    {line}" for line in lines]
 
     def _apart(self) -> list[str]:
@@ -187,9 +194,9 @@ class File:
             arguments[entry] = f"{entry}: float = {literal(value)}"
             alike.setdefault(interval, []).append(entry)
         lines = fitted("    def __init__(", ["self", "params: Any", *arguments.values()], ") -> None:")
-        for i, some in enumerate(chunks([f"{name}={name}" for name in arguments], WIDTH - 44)):
+        fixed = ["matrices=True"] if self.recipe.roles else []
+        for i, some in enumerate(chunks([*(f"{name}={name}" for name in arguments), *fixed], WIDTH - 44)):
             lines.append(f"        defaults{' |=' if i else ': dict[str, Any] ='} dict({', '.join(some)})")
-        lines += ['        defaults["matrices"] = True'] if self.recipe.roles else []
         for interval, names in alike.items():
             lines += checks(interval, names)
         if self.roles[0].betas:

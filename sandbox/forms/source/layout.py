@@ -58,7 +58,11 @@ def printed(recipe: Recipe) -> list[str]:
 
 def _beside(left: str, right: str) -> list[str]:
     one = f"{left}   {right}".rstrip()
-    return [one] if len(one) <= WIDTH - 4 else [left, " " * 16 + right]
+    if len(one) <= WIDTH - 4:
+        return [one]
+    if len(left) <= WIDTH - 4:
+        return [left, " " * 16 + right]
+    return textwrap.wrap(one, WIDTH - 4, subsequent_indent=" " * 16)
 
 
 def paragraphs(lines: list[str]) -> list[list[str]]:
