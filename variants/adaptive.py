@@ -22,12 +22,14 @@ from sandbox.blocks import (
     PastNormalized,
     ProximalDecay,
     RawEMA,
+    RowSecondMoment,
     Scaled,
     ScheduledNesterov,
     SecondMoment,
     ShiftedSecondMoment,
     Sign,
     SquareRoot,
+    TensorSecondMoment,
     TwoRates,
     Unit,
     VarianceReduction,
@@ -250,3 +252,13 @@ def tiger() -> Recipe:
     vectors = base.replace(name="signum", lr=5e-4, decay=NoDecay())
     by_row = base.replace(name="tiger by row", decay=WeightScaled(weight_decay=0.01, rows=True))
     return base.replace(vectors=vectors, roles={"embedding": by_row})
+
+
+def adam_mini() -> Recipe:
+    """AdamW with one v per row of a matrix, per tensor of a norm, and per entry of other vectors (Zhang et al. 2024).
+
+    Differs from the package adam_mini, which tells roles by names and has one second moment per head for queries and keys.
+    """
+    base, plain = adamw(), adamw().replace(name="adamw")
+    norms = base.replace(curvature=TensorSecondMoment(beta=0.999), name="adam-mini, norms")
+    return base.replace(curvature=RowSecondMoment(beta=0.999), vectors=plain, roles={"norm": norms})

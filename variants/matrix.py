@@ -17,6 +17,7 @@ from sandbox.blocks import (
     NeuronNormalized,
     NoMoment,
     NoRectifier,
+    NormBall,
     Orthogonalize,
     Power,
     RawEMA,
@@ -70,6 +71,27 @@ def adamuon() -> Recipe:
     return muon().replace(
         solve=ElementNormalized(inner=Orthogonalize(scale="none"), beta=0.999), decay=AdamWDecay(weight_decay=0.01)
     )
+
+
+def scion() -> Recipe:
+    """θ = (1-η) θ - η ρ lmo(m): spectral ball of radius 50 for matrices, signs of radius 3000 for heads (Pethick et al. 2025).
+
+    Embeddings row by row and vectors over their root mean square, both of radius 1; the constrained form, whose weights stay in
+    the balls.  Differs from the authors' code for convolutions, whose spectral scale there has the kernel's sides apart.
+    """
+    base = Recipe(
+        lr=1e-3,
+        moment=EMA(beta=0.9, bias_correction=False),
+        curvature=Unit(),
+        rectifier=NoRectifier(),
+        decay=AdamWDecay(weight_decay=1.0),
+    )
+
+    def ball(norm: str, radius: float) -> Recipe:
+        return base.replace(solve=NormBall(norm=norm, radius=radius), name=f"scion, {norm}")
+
+    roles = {"head": ball("sign", 3000.0), "embedding": ball("rows", 1.0)}
+    return ball("spectral", 50.0).replace(vectors=ball("rms", 1.0), roles=roles)
 
 
 def shampoo() -> Recipe:

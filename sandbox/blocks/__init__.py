@@ -7,12 +7,13 @@ pairs       Successive, SameBatch, Product, AveragedIterates, EmpiricalFisher
 basis       Standard, Kronecker, DelayedKronecker, SOAPBasis, KroneckerFactors
 curvature   WeakSecant, SecondMoment, ShiftedSecondMoment, NesterovSecondMoment, CenteredSecondMoment, Belief, SumOfSquares,
             SM3, Hutchinson, HessianEMA, GaussNewtonEMA, KroneckerEigenvalues, AccumulatedSecant, BarzilaiBorwein,
-            DiagonalBarzilaiBorwein, FactoredSecondMoment, Unit, Zero
+            DiagonalBarzilaiBorwein, FactoredSecondMoment, RowSecondMoment,
+            TensorSecondMoment, Unit, Zero
 averaging   NoAveraging, RunningMaximum, EMA
 rectifier   AbsoluteFloor, ScaleInvariantFloor, BeliefFloor, SoftAbsolute, SquareRoot, CorrectedRoot, RectifiedSquareRoot,
             Power, FlooredRoot, StepRatio, NoRectifier; around another rectifier: Monotone, Bound, Scaled, Shift
-solve       Divide, Sign, SignBySides, ClipEach, Orthogonalize, TwoLoop, Broyden, RegularizedBFGS, FullMatrix; around another
-            solver: Graft, UnitLength, NeuronNormalized, ElementNormalized
+solve       Divide, Sign, SignBySides, ClipEach, Orthogonalize, TwoLoop, Broyden, RegularizedBFGS, FullMatrix, NormBall;
+            around another solver: Graft, UnitLength, NeuronNormalized, ElementNormalized
 adjust      Cautious, CautiousCount, GradientSigns, ClipRMS, RelativeStep
 decay       NoDecay, Decoupled, AdamWDecay, Stable, ProximalDecay, TrustRatio, WeightScaled
 projection  NoProjection, Box
@@ -64,6 +65,7 @@ from sandbox.blocks.limited_memory import TwoLoop, UnitLength
 from sandbox.blocks.mixtures import FastAndSlow, NesterovEMA, NesterovMoment, TwoRates
 from sandbox.blocks.moment import EMA, HeavyBall, NoMoment, RawEMA, ScheduledNesterov
 from sandbox.blocks.moments_of_squares import GaussNewtonEMA, HessianEMA, NesterovSecondMoment, ShiftedSecondMoment
+from sandbox.blocks.norm_ball import NormBall
 from sandbox.blocks.normalized import ElementNormalized, NeuronNormalized, PastNormalized
 from sandbox.blocks.number import Number, number, where
 from sandbox.blocks.orthogonal import Orthogonalize
@@ -94,7 +96,7 @@ from sandbox.blocks.rectifier import (
 )
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
 from sandbox.blocks.secant_quotients import AccumulatedSecant, BarzilaiBorwein, DiagonalBarzilaiBorwein
-from sandbox.blocks.shaped import SM3, FactoredSecondMoment, KroneckerEigenvalues
+from sandbox.blocks.shaped import SM3, FactoredSecondMoment, KroneckerEigenvalues, RowSecondMoment, TensorSecondMoment
 from sandbox.blocks.slots import (
     Adjust,
     Averaging,
@@ -192,6 +194,7 @@ __all__ = [
     "NoMoment",
     "NoProjection",
     "NoRectifier",
+    "NormBall",
     "Number",
     "Orthogonalize",
     "Pairs",
@@ -208,6 +211,7 @@ __all__ = [
     "Rectifier",
     "RegularizedBFGS",
     "RelativeStep",
+    "RowSecondMoment",
     "RunningMaximum",
     "SOAPBasis",
     "SameBatch",
@@ -230,6 +234,7 @@ __all__ = [
     "Successive",
     "SumOfSquares",
     "TailMean",
+    "TensorSecondMoment",
     "TrustRatio",
     "TwoLoop",
     "TwoRates",

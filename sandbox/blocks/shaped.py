@@ -1,4 +1,4 @@
-"""Curvatures of a tensor as a matrix: one number per row and per column."""
+"""Curvatures with one number per row, per column or per tensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sandbox.blocks.base import COLUMNS, ROWS, Flow, block
+from sandbox.blocks.base import COLUMNS, ROWS, TENSOR, Flow, block
 from sandbox.blocks.number import Number, number
 from sandbox.blocks.slots import Curvature
 
@@ -29,6 +29,52 @@ class SM3(Curvature):
         B = torch.minimum(r, c) + x.g.square()
         # r_i = max_j B_ij,  c_j = max_i B_ij
         return B, {"r": B.amax(1, keepdim=True), "c": B.amax(0, keepdim=True)} if B.numel() else {"r": r, "c": c}
+
+
+@block
+class RowSecondMoment(Curvature):
+    """v = β v + (1-β) ⟨g²⟩ per row;  B = v/(1-βᵗ)   (Zhang et al. 2024, Adam-mini: one number per output neuron or token)
+
+    beta: β in [0, 1).
+    """
+
+    beta: Number = number(default=0.999, range="[0, 1)")
+    recalls = False
+    state = {"v": ROWS}
+    latex = r"v_i \leftarrow \beta v_i + (1-\beta) \langle g_{ij}^2 \rangle_j,\quad B_{ij} = v_i/(1-\beta^t)"
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """1/(1-β^t)."""
+        return {"unbias": 1 / (1 - self.beta**t)}
+
+    def step(self, x: Flow, *, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """B and v."""
+        # v = β v + (1-β) ⟨g²⟩ per row
+        v = self.beta * v + (1 - self.beta) * x.g.square().mean(1, keepdim=True)
+        return (v * x.c.unbias).expand_as(x.g), {"v": v}
+
+
+@block
+class TensorSecondMoment(Curvature):
+    """v = β v + (1-β) ⟨g²⟩ per tensor;  B = v/(1-βᵗ)   (Zhang et al. 2024, Adam-mini)
+
+    beta: β in [0, 1).
+    """
+
+    beta: Number = number(default=0.999, range="[0, 1)")
+    recalls = False
+    state = {"v": TENSOR}
+    latex = r"v \leftarrow \beta v + (1-\beta) \langle g^2 \rangle,\quad B = v/(1-\beta^t)"
+
+    def coefficients(self, t: Any) -> dict[str, Any]:
+        """1/(1-β^t)."""
+        return {"unbias": 1 / (1 - self.beta**t)}
+
+    def step(self, x: Flow, *, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """B and v."""
+        # v = β v + (1-β) ⟨g²⟩
+        v = self.beta * v + (1 - self.beta) * x.tensor.mean(x.g.square())
+        return x.tensor.spread(v * x.c.unbias).expand_as(x.g), {"v": v}
 
 
 @block

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/source.md"
 LONGEST, LONGEST_OF_MATRICES = 110, 160
 
 # Recipes of one gradient whose blocks keep histories, or work at some steps only.
-REFUSED = ("lbfgs", "sdlbfgs", "adaqn", "bfgs", "dfp", "sr1", "ggt", "soap", "tiger")
+REFUSED = ("lbfgs", "sdlbfgs", "adaqn", "bfgs", "dfp", "sr1", "ggt", "soap", "tiger", "scion", "adam-mini")
 
 
 def takes_one_gradient(name):

@@ -90,6 +90,24 @@ def adamuon(s, t, x, g, lr):
     return (1 - lr * 0.1) * x - lr * 0.2 * np.sqrt(max(X.shape)) * P.reshape(x.shape)
 
 
+def scion(s, t, x, g, lr):
+    s["m"] = 0.9 * s["m"] + 0.1 * g
+    m = s["m"]
+    if x.ndim < 2:
+        return (1 - lr) * x - lr * m / (np.sqrt(np.mean(m**2)) + 1e-8)
+    X = newton_schulz(m.reshape(len(x), -1))
+    return (1 - lr) * x - lr * 50 * np.sqrt(X.shape[0] / X.shape[1]) * X.reshape(x.shape)
+
+
+def adam_mini(s, t, x, g, lr):
+    s["m"] = 0.9 * s["m"] + 0.1 * g
+    squares = g**2
+    if x.ndim > 1:
+        squares = np.mean(squares, axis=tuple(range(1, g.ndim)), keepdims=True)
+    s["v"] = 0.999 * s["v"] + 0.001 * squares
+    return (1 - lr * 0.1) * x - lr * s["m"] / (1 - 0.9**t) / (np.sqrt(s["v"] / (1 - 0.999**t)) + 1e-8)
+
+
 DECAYED = {"decay.weight_decay": 0.1}
 
 
@@ -102,6 +120,8 @@ DECAYED = {"decay.weight_decay": 0.1}
         ("lars", {"gradient.0.weight_decay": 0.1}, lars, 1.0),
         ("normuon", DECAYED, normuon, 0.02),
         ("adamuon", DECAYED, adamuon, 0.02),
+        ("scion", {}, scion, 0.001),
+        ("adam-mini", {**DECAYED, "vectors.decay.weight_decay": 0.1}, adam_mini, 0.01),
     ],
 )
 def test_equal_to_the_recursion(name, change, method, lr):
@@ -189,3 +209,27 @@ def test_muons_relatives_leave_embeddings_and_heads():
     for name in ("muon", "normuon", "adamuon"):
         recipe = variants.get(name)
         assert recipe.roles.given() == {"embedding": "vectors", "head": "vectors"}
+
+
+def test_scion_and_adam_mini_by_role():
+    """One step from zero state by hand: rows of embeddings, signs of heads, one v per norm."""
+    network = nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.LayerNorm(6), nn.Linear(6, 2)).double()
+    table, scale, head = network[0].weight, network[2].weight, network[3].weight
+    before = {p: p.detach().clone() for p in network.parameters()}
+    draw = torch.Generator().manual_seed(0)
+    for p in network.parameters():
+        p.grad = torch.randn(p.shape, generator=draw, dtype=torch.float64)
+    sandbox.Optimizer(network, "scion", lr=0.1, roles={"3.weight": "head"}).step()
+    g = table.grad
+    expected = 0.9 * before[table] - 0.1 * g / g.square().mean(1, keepdim=True).sqrt()
+    torch.testing.assert_close(table.detach(), expected, rtol=1e-6, atol=1e-7)  # 1e-8 beside 0.1 of g
+    torch.testing.assert_close(head.detach(), 0.9 * before[head] - 0.1 * 3000 / 6 * head.grad.sign(), rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        for p, value in before.items():
+            p.copy_(value)
+    mini = sandbox.Optimizer(network, "adam-mini", lr=0.1, weight_decay=0.0, roles={"3.weight": "head"})
+    mini.step()
+    g = scale.grad
+    torch.testing.assert_close(scale.detach(), before[scale] - 0.1 * g / g.square().mean().sqrt(), rtol=1e-6, atol=1e-7)
+    assert mini.state[scale]["curvature.v"].shape == ()
+    assert mini.state[head]["curvature.v"].shape == (2, 1)
