@@ -36,7 +36,7 @@ STUDY = Study(
             Part(
                 name="main", task="digits-mlp", arms=_grid(_CARRIED, _RATES, _DECAYS), seeds=6, steps=150, evaluations=3,
                 timed=True,
-            )  # fmt: skip
+            )
         ],
         "paper": [
             Part(name=name, task="resnext50-imagenet", arms=tuple(imagenet().values()), seeds=5, rate=rate, evaluations=120)
