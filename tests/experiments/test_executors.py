@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import polars as pl
 import pytest
@@ -17,6 +17,7 @@ from sandbox.blocks import Rectifier, block
 from sandbox.experiments.compare import compare
 from sandbox.experiments.runs import batch, executors, store
 from sandbox.experiments.runs.store import Claims
+from sandbox.utils import processes
 
 SMALL = dict(seeds=2, tuning_seeds=1, rates=3, tuner="grid", steps=20, evaluations=4, vectorised=False)
 
@@ -83,35 +84,44 @@ def test_an_error_in_a_block_ends_its_variant_only(tmp_path):
         compare([broken], "quadratic", out=tmp_path, **SMALL)
 
 
+def processes_of_their_own(count=1):
+    """An executor whose processes are forked from a server that has imported the package once."""
+    return ProcessPoolExecutor(count, mp_context=processes.context(preload="sandbox.experiments.compare"))
+
+
+def compare_and_count(folder):
+    original, made = batch.train, []
+    batch.train = lambda *a: made.append(1) or original(*a)
+    compare(["apollo", "sgd"], "quadratic", out=folder, **SMALL)
+    return len(made)
+
+
 def test_two_calls_at_once_share_a_folder(tmp_path):
     """The one that is at work holds its runs; the other waits for them, and nothing is made twice."""
-    code = (
-        "import sys\nfrom sandbox.experiments.runs import batch\nfrom sandbox.experiments.compare import compare\n"
-        "original, made = batch.train, []\n"
-        "batch.train = lambda *a: made.append(1) or original(*a)\n"
-        f"compare(['apollo', 'sgd'], 'quadratic', out={str(tmp_path)!r}, seeds=2, tuning_seeds=1, rates=3, tuner='grid', steps=20, "
-        "evaluations=4, vectorised=False)\nprint(len(made))"
-    )
-    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    made = [int(process.communicate(timeout=300)[0]) for process in both]
-    assert sum(made) == 10
+    with processes_of_their_own(2) as pool:
+        assert sum(pool.map(compare_and_count, [tmp_path] * 2, timeout=300)) == 10
     assert len(list((tmp_path / "runs").glob("*.json"))) == 10
+
+
+CLAIMS = []  # of a process that holds them until it dies
+
+
+def take(folder):
+    CLAIMS.append(Claims(folder))
+    return CLAIMS[-1].take("a")
 
 
 def test_claims_die_with_their_holder(tmp_path):
     mine = Claims(tmp_path)
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom sandbox.experiments.runs.store import Claims\n"
-        f"print(Claims(Path({str(tmp_path)!r})).take('a'), flush=True)\n"
-    )
     assert mine.take("a")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
-    mine.close()
-    waits = [sys.executable, "-c", code.replace("print(", "c = Claims; print(") + "sys.stdin.read()"]
-    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as held:
-        assert held.stdout.readline() == "True\n"
-        held.kill()
-    again = Claims(tmp_path)
+    with processes_of_their_own() as pool:
+        assert not pool.submit(take, tmp_path).result()
+        mine.close()
+        assert pool.submit(take, tmp_path).result()
+        again = Claims(tmp_path)
+        assert not again.take("a")
+        with pytest.raises(executors.BrokenExecutor):
+            pool.submit(os._exit, 1).result()
     assert again.take("a")
     again.close()
 
@@ -133,65 +143,54 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
     assert store.Store(tmp_path).missing("ab") == {"b"}
 
 
-KILLED = """
-import os, signal
-from pathlib import Path
-from sandbox.experiments.runs import store
-
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
-def half(path, text, *arguments, **options):
-    with open(path, "w") as file:
-        file.write(text[: len(text) // 2])
+
+def die_halfway(path, text, *arguments, **options):
+    path.open("w").write(text[: len(text) // 2])
     die()
 
-places = [(store.Path, "write_text", die), (store.Path, "write_text", half), (store, "link", die), (store.Path, "unlink", die)]
-folder = Path(FOLDER)
-store.Store(folder).add("a", {}, [{"step": 1}], [])
-for n, (owner, name, instead) in enumerate(places):
-    child = os.fork()
-    if not child:
-        setattr(owner, name, instead)
-        store.Store(folder).add(f"b{n}", {}, [{"step": 1}], [])
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sorted(store.Store(folder).missing(["a", f"b{n}"])))
-    store.Store(folder).add(f"b{n}", {}, [{"step": 2}], [])
-    print(store.Store(folder).get(f"b{n}")["rows"], store.Store(folder).unreadable)
-"""
+
+def add_and_die(folder, name, function, instead):
+    pytest.MonkeyPatch().setattr(f"sandbox.experiments.runs.store.{function}", instead)
+    store.Store(folder).add(name, {}, [{"step": 1}], [])
 
 
 def test_a_kill_at_any_moment_of_writing_leaves_a_whole_run_or_none(tmp_path):
     """Before anything is written, in the middle, before the name is given: none. Afterwards: the whole one, which stays."""
-    code = KILLED.replace("FOLDER", repr(str(tmp_path)))
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
-    for n in range(3):
-        assert found[2 * n : 2 * n + 2] == [f"-9 ['b{n}']", "[{'step': 2}] []"]
-    assert found[6:] == ["-9 []", "[{'step': 1}] []"]
+    store.Store(tmp_path).add("a", {}, [{"step": 1}], [])
+    context = processes.context(preload="sandbox.experiments.compare")
+    moments = [("Path.write_text", die), ("Path.write_text", die_halfway), ("link", die), ("Path.unlink", die)]
+    for n, moment in enumerate(moments):
+        child = context.Process(target=add_and_die, args=(tmp_path, f"b{n}", *moment))
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        whole = moment == moments[-1]
+        assert store.Store(tmp_path).missing(["a", f"b{n}"]) == (set() if whole else {f"b{n}"})
+        store.Store(tmp_path).add(f"b{n}", {}, [{"step": 2}], [])
+        assert store.Store(tmp_path).get(f"b{n}")["rows"] == [{"step": 1 if whole else 2}]
+        assert store.Store(tmp_path).unreadable == []
 
 
-FULL = """
-import resource
-from pathlib import Path
-from sandbox.experiments.runs.store import Store
+def fill(folder):
+    import resource
 
-store = Store(Path(FOLDER))
-store.add("small", {}, [{"step": 1}], [])
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-try:
-    store.add("large", {}, [{"step": n} for n in range(10_000)], [])
-except OSError as error:
-    print(type(error).__name__, error.errno)
-print(sorted(path.name for path in store.runs.iterdir()), sorted(Store(store.folder).missing(["small", "large"])))
-store.add("next", {}, [{"step": 1}], [])
-print(sorted(Store(store.folder).missing(["small", "large", "next"])))
-"""
+    kept = store.Store(folder)
+    kept.add("small", {}, [{"step": 1}], [])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    with pytest.raises(OSError) as error:
+        kept.add("large", {}, [{"step": n} for n in range(10_000)], [])
+    files = sorted(path.name for path in kept.runs.iterdir()), sorted(store.Store(folder).missing(["small", "large"]))
+    kept.add("next", {}, [{"step": 1}], [])
+    return error.value.errno, files, sorted(store.Store(folder).missing(["small", "large", "next"]))
 
 
 def test_a_file_that_the_system_cuts_off_is_no_run(tmp_path):
     """The system itself refuses to write beyond 4 KiB: said, nothing left behind, and what fits is kept afterwards."""
-    code = FULL.replace("FOLDER", repr(str(tmp_path)))
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert found == [f"OSError {errno.EFBIG}", "['small.json'] ['large']", "['large']"]
+    with processes_of_their_own() as pool:
+        assert pool.submit(fill, tmp_path).result() == (errno.EFBIG, (["small.json"], ["large"]), ["large"])
 
 
 def test_a_full_disk_ends_a_comparison_with_what_is_kept(tmp_path, monkeypatch):
