@@ -17,7 +17,7 @@ import re
 
 from sandbox.recipe import Recipe
 from sandbox.utils import suggest
-from variants import ablations, adaptive, apollo, averages, cautious, history, layerwise, matrix, peers
+from variants import ablations, adaptive, apollo, averages, cautious, history, layerwise, matrix, peers, sharpness
 
 __all__ = ["about", "families", "get", "names", "year"]
 
@@ -31,6 +31,7 @@ _MODULES = {
     "Averages of weights": averages,
     "Directions that agree with the gradient": cautious,
     "Steps in proportion to the weights": layerwise,
+    "Gradients up the slope": sharpness,
 }
 _MAKERS = {
     name.replace("_", "-"): maker

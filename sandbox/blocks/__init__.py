@@ -1,7 +1,7 @@
 """All blocks, by slot, in the order of a step.  `sandbox.blocks.base` says what a block is and how to write one.
 
 gradient    L2Decay, ClipGlobalNorm, ClipParameterNorm, ClipValue, VarianceReduction, AmplifySlow, PastNormalized,
-            LayerwiseGradient
+            LayerwiseGradient, Sharpness
 moment      EMA, RawEMA, HeavyBall, NoMoment, NesterovEMA, NesterovMoment, FastAndSlow, TwoRates, ScheduledNesterov
 pairs       Successive, SameBatch, Product, AveragedIterates, EmpiricalFisher
 basis       Standard, Kronecker, DelayedKronecker, SOAPBasis, KroneckerFactors
@@ -97,6 +97,7 @@ from sandbox.blocks.rectifier import (
 from sandbox.blocks.schedule import Geometric, InverseSquareRoot, InverseTime
 from sandbox.blocks.secant_quotients import AccumulatedSecant, BarzilaiBorwein, DiagonalBarzilaiBorwein
 from sandbox.blocks.shaped import SM3, FactoredSecondMoment, KroneckerEigenvalues, RowSecondMoment, TensorSecondMoment
+from sandbox.blocks.sharpness import Sharpness
 from sandbox.blocks.slots import (
     Adjust,
     Averaging,
@@ -221,6 +222,7 @@ __all__ = [
     "ScheduleFree",
     "ScheduledNesterov",
     "SecondMoment",
+    "Sharpness",
     "Shift",
     "ShiftedSecondMoment",
     "Sign",

@@ -60,7 +60,7 @@ OF_MATRICES = (ROWS, COLUMNS, LEFT, RIGHT)
 QUADRATIC = (LEFT, RIGHT, SQUARE)
 
 # What a step may take beside the gradient, made by whoever runs it, and its shape.
-INPUTS = {"hessian": ELEMENT, "sampled": ELEMENT, "product": ELEMENT, "G": LEFT, "A": RIGHT}
+INPUTS = {"hessian": ELEMENT, "sampled": ELEMENT, "product": ELEMENT, "displaced": ELEMENT, "G": LEFT, "A": RIGHT}
 
 T = TypeVar("T")
 

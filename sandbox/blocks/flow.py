@@ -46,7 +46,23 @@ COMPUTED = {
 }
 
 # What a step has only if some block declares it in `needs`.
-NEEDS = ("d_old", "g_old", "s", "y", "m", "grad_norm", "again", "left", "right", "hessian", "sampled", "product", "G", "A")
+NEEDS = (
+    "d_old",
+    "g_old",
+    "s",
+    "y",
+    "m",
+    "grad_norm",
+    "again",
+    "left",
+    "right",
+    "hessian",
+    "sampled",
+    "product",
+    "displaced",
+    "G",
+    "A",
+)
 
 
 class Flow:
@@ -59,8 +75,8 @@ class Flow:
     Of the step before, for blocks that declare it in `needs`, 0 at first: d_old (d_t, the previous direction), g_old (the
     gradient, after the gradient blocks), again (∇f(θ_t; ξ_{t-1}), the last batch's gradient at the present point).
     From outside, for blocks that declare it: grad_norm (‖g‖₂ over all tensors, before any gradient block), hessian (z ⊙ Hz),
-    sampled (the gradient at labels drawn from the model), product (Hv, v what the pairs block asks for), G and A (K-FAC's
-    factors of this batch, (m, m) and (n, n)).
+    sampled (the gradient at labels drawn from the model), product (Hv, v what the pairs block asks for), displaced
+    (the same batch's gradient at θ + e), G and A (K-FAC's factors of this batch, (m, m) and (n, n)).
     From the slots, in the order of a step: m_old, m (the moment's average before and after), u (numerator of the direction);
     s, y (the pair: a step, -η d as a rule, and the change of the gradient along it, m - m_old as a rule); outside (g, u, d_old,
     y, m, … in standard coordinates), left (m, 1) and right (1, n) (eigenvalues of the basis's factors); B; averaged (what the
@@ -90,6 +106,7 @@ class Flow:
     hessian: Tensor
     sampled: Tensor
     product: Tensor
+    displaced: Tensor
     G: Tensor
     A: Tensor
     # made by the slots

@@ -73,6 +73,8 @@ def first_look(group: Group, loss: Loss) -> Callable[..., Any]:
                 other = grad(observed if at == "sampled" else loss)(params, batch)
             if "sampled" in recipe.analysis.inputs:
                 inputs["sampled"] = other
+        if "displaced" in recipe.analysis.inputs:
+            inputs["displaced"] = grad(loss)(recipe.displaced(params, grads), batch)
         if at:
             inputs |= observed.factors(params)
         finite = value.isfinite() & torch.stack([g.sum() for g in pytree.tree_leaves(grads)]).isfinite().all()

@@ -66,7 +66,8 @@ class Evaluation:
         self.attached = any(recipe.analysis.second_order for recipe in recipes)  # the closure leaves backward() to the step
         self.params = [p for group in param_groups for p in group["params"] if p.requires_grad]
         drawing = [group for group, recipe in self.groups if recipe.analysis.draws_labels]
-        twice = bool(drawing) or any(recipe.analysis.second_gradient for recipe in recipes)
+        displaced = self._needing("displaced")
+        twice = bool(drawing or displaced) or any(recipe.analysis.second_gradient for recipe in recipes)
         self.start = generators.states() if twice else None
         seen = factors.Seen(self._factored("given"))
         with seen.watching(), torch.enable_grad():
@@ -78,6 +79,8 @@ class Evaluation:
             self.loss = self.loss.detach()
         if drawing:
             self._sampled(drawing)
+        if displaced:
+            self._displaced(displaced)
 
     def _needing(self, name: str) -> Rows:
         return [(group, recipe) for group, recipe in self.groups if name in recipe.analysis.inputs]
@@ -155,6 +158,22 @@ class Evaluation:
         self._add_factors(seen)
         # ĝ, whose square estimates the Gauss-Newton matrix's diagonal
         self.inputs["sampled"] = {p: _signed(g, of[p]) for p, g in grads.items() if p in of}
+
+    @torch.no_grad()
+    def _displaced(self, some: Rows) -> None:
+        """Computes the gradients at θ + e, by one more call; θ is put back to the bit."""
+        now = [(group, groups.current(group)) for group, _ in some]
+        rows = [(group, p, recipe.gradient[0]) for group, p, recipe in self._each(now) if p.grad is not None]
+        kept, grads = [p.clone() for _, p, _ in rows], [_signed(p.grad, group) for group, p, _ in rows if p.grad is not None]
+        moved = pure.displaced([block for *_, block in rows], kept, grads) if rows else []
+        try:
+            for (_, p, _), value in zip(rows, moved, strict=True):
+                p.copy_(value)
+            again = self._once_more()
+        finally:
+            for (_, p, _), value in zip(rows, kept, strict=True):
+                p.copy_(value)
+        self.inputs["displaced"] = {p: _signed(again[p], group) for group, p, _ in rows if p in again}
 
     def _once_more(self) -> ByParameter:
         """Returns the gradients of one more call with the generators as at the first; restores p.grad and the generators."""

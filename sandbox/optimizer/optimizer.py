@@ -36,6 +36,7 @@ _CALLED = {
     "hessian": "Hessian-vector product",
     "product": "Hessian-vector product",
     "sampled": "gradient at drawn labels",
+    "displaced": "gradient at the displaced point",
     "G": "Kronecker factor G",
     "A": "Kronecker factor A",
 }

@@ -20,6 +20,7 @@ _MEANT = {
     "product": "the Hessian times recipe.product_vector(state, params), which sandbox.Optimizer makes when step(closure) gets "
     "a closure that returns the loss",
     "sampled": "the gradient of the loss at labels drawn from the model, which sandbox.Optimizer makes from step(closure)",
+    "displaced": "the batch's gradient at recipe.displaced(params, grads), which sandbox.Optimizer makes from step(closure)",
     "G": "E[h hᵀ] of the gradients after each layer, (m, m), which sandbox.Optimizer makes from step(closure)",
     "A": "E[a aᵀ] of what goes into each layer, (n, n), which sandbox.Optimizer makes from step(closure)",
 }
@@ -197,6 +198,13 @@ def product_vector(recipe: Any, state: dict[str, Any], p: Tensor) -> Tensor:
     wide = {name: state[name].to(dtype) for name in recipe.analysis.state_kinds}
     own = kernel.block_state("pairs", recipe.pairs, wide)
     return recipe.pairs.vector(state["step"] + 1, p.to(dtype), wide.get("direction.d"), **own).to(p.dtype)
+
+
+def displaced(blocks: Sequence[Any], params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+    """θ + e of each tensor, by the block that asks for the gradient there; see `sandbox.blocks.Sharpness`."""
+    norm = global_norm([block.weights(p) * g for block, p, g in zip(blocks, params, grads, strict=True)])
+    rows = zip(blocks, params, grads, strict=True)
+    return [p + block.displacement(p, g, norm.to(g.device, g.dtype)) for block, p, g in rows]
 
 
 def evaluated(recipe: Any, state: dict[str, Any], p: Tensor) -> Tensor:

@@ -128,6 +128,8 @@ class Recipe:
                 raise TypeError(f"{name} must be a Recipe that has no vectors of its own and no roles, got {recipe.name!r}")
             if recipe.analysis.second_gradient != self.analysis.second_gradient:
                 raise ValueError(f"{name} must take a second gradient of each batch where the recipe does, and only there")
+            if ("displaced" in recipe.analysis.inputs) != any("displaced" in block.needs for block in self.gradient):
+                raise ValueError(f"{name} must take the gradient at a displaced point where the recipe does, and only there")
             if is_function(self.lr) or is_function(recipe.lr) or 0.0 in concrete_values(self.lr):
                 raise ValueError(
                     f"{name} keeps the proportion of its lr to the recipe's: both must be numbers, the recipe's above 0"
@@ -149,6 +151,10 @@ class Recipe:
                 raise ValueError(f"{name} takes the Hessian's diagonal, which is not known in a basis other than Standard")
             if "grad_norm" in block.needs and path != "gradient.0":
                 raise ValueError(f"{name} takes the norm of the raw gradients, so it must come first in `gradient`")
+            if "displaced" in block.needs and path != "gradient.0":
+                raise ValueError(f"{name} takes the gradient at another point, so it must come first in `gradient`")
+            if "displaced" in block.needs and (len(self.analysis.inputs) > 1 or self.analysis.second_gradient):
+                raise ValueError(f"{name} takes a second gradient of each batch, and no block may ask for a third")
             if "again" in block.needs and not all(getattr(each, "affine", False) for each in self.gradient):
                 raise ValueError(
                     f"{name} compares one batch's gradients at two points: it allows no gradient block but L2Decay"
@@ -325,7 +331,8 @@ class Recipe:
         params, grads, inputs: trees of the same form; a gradient that is None leaves its tensor and state as they are.
         lr: η, a number, 0-d tensor or function of t; default the recipe's.  roles: see `init`.
         inputs: what `analysis.inputs` names: hessian, z ⊙ Hz (`sandbox.curvature.hessian.hutchinson`); product, H v, v from
-            `product_vector`; sampled, the gradient at labels drawn from the model; G and A, K-FAC's factors.
+            `product_vector`; sampled, the gradient at labels drawn from the model; displaced, the same batch's gradient at
+            `displaced`; G and A, K-FAC's factors.
         observe: called for each tensor with its place among the tree's leaves (a list: under scope "global" they are
             one vector) and the `Flow` of its step; it must change nothing.
         Under scope "global" all tensors must have made the same number of steps.
@@ -340,6 +347,16 @@ class Recipe:
         leaves, spec = pytree.tree_flatten(params)
         vectors = [pure.product_vector(self, s, p) for s, p in zip(spec.flatten_up_to(state), leaves, strict=True)]
         return pytree.tree_unflatten(vectors, spec)
+
+    def displaced(self, params: Any, grads: Any) -> Any:
+        """The point of the input `displaced`, θ + e: a tree like `params`.  grads: at θ, None for tensors that do not move."""
+        leaves, spec = pytree.tree_flatten(params)
+        rows = spec.flatten_up_to(grads)
+        some = [i for i, g in enumerate(rows) if g is not None]
+        moved = (
+            pure.displaced([self.gradient[0]] * len(some), [leaves[i] for i in some], [rows[i] for i in some]) if some else []
+        )
+        return pytree.tree_unflatten([dict(zip(some, moved, strict=True)).get(i, p) for i, p in enumerate(leaves)], spec)
 
     def evaluated(self, state: Any, params: Any, *, roles: Any = None) -> Any:
         """The weights to evaluate, as the slot `readout` says, a tree like `params`; before a first step params themselves."""
