@@ -34,7 +34,8 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name="main", task="digits-mlp", arms=_grid(_CARRIED, _RATES, _DECAYS), seeds=6, steps=150, evaluations=3, timed=True,
+                name="main", task="digits-mlp", arms=_grid(_CARRIED, _RATES, _DECAYS), seeds=6, steps=150, evaluations=3,
+                timed=True,
             )
         ],
         "paper": [
