@@ -26,31 +26,21 @@ class Report(interrupt.Command):
     """Where `compare` has written its results."""
     latex: bool = False
     """Print the tables for a paper, in place of those for the screen."""
-    target: float | None = None
-    """Show too how soon the runs reach this value of the task's metric on the validation split."""
+    target: str | None = None
+    """Show too how soon the runs reach this value of the task's metric on the validation split, or a variant's best one."""
 
     def main(self) -> int:
         """Shows the tables and writes the files."""
-        from sandbox.experiments.reports import comparison, saved, tables
+        from sandbox.experiments.reports import saved, tables
 
         result = saved.load(self.folder)
         console = screen.console()
-        if result.summaries:
-            comparison.write(result)
-        shown, notes = tables.shown(result)
+        result.write()
         if self.latex:
-            print(tables.latex(shown))
+            print(tables.latex(result.tabulate()))
             return 0
-        for head, rows in shown:
-            screen.table(console, head, rows)
-        for line in notes:
-            screen.say(console, line)
-        if result.summaries and self.target is not None:
-            parts, notes = result.to_target(self.target).shown()
-            for head, rows in parts:
-                screen.table(console, head, rows)
-            for line in notes:
-                screen.say(console, line)
-        if result.summaries:
-            screen.say(console, f"Written to {result.folder}/: {', '.join(comparison.FILES)}")
+        screen.show(console, result)
+        if self.target is not None:
+            screen.show(console, result.to_target(screen.number(self.target)))
+        screen.say(console, f"Written to {result.folder}/: {', '.join(result.files)}")
         return 0

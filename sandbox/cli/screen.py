@@ -12,6 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sandbox.experiments.reports.tables import Shown
+
+
+def number(text: str) -> float | str:
+    """Returns a number, or the text that is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
 
 FOLDED = 60  # characters to which a last column may be folded
 
@@ -52,6 +62,15 @@ def table(console: Console, head: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))  # brackets in names are no markup
     console.print(table)
+
+
+def show(console: Console, result: Shown) -> None:
+    """Prints the tables and notes of a result."""
+    tables, notes = result.shown()
+    for head, rows in tables:
+        table(console, head, rows)
+    for line in notes:
+        say(console, line)
 
 
 def say(console: Console, line: str) -> None:

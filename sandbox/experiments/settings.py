@@ -125,6 +125,16 @@ class SearchSettings(Settings):
 class ComparisonSettings(ExecutionSettings, SearchSettings, Options):
     """The keyword arguments of `compare`."""
 
+    steps: int | Sequence[int] | None = option(  # type: ignore[assignment]
+        None, "Updates per run (the task's own number); several: a comparison at each length."
+    )
+    target: float | str | Mapping[str, Any] | None = option(
+        None,
+        "A value of the task's metric on the validation split: how soon runs reach it is shown. Or a variant's name, for the "
+        "median over its seeds of the best value that it reaches; or task -> either. Of several tasks, by default what the "
+        "first variant reaches.",
+        command=False,
+    )
     seeds: int = option(10, "Final runs per variant; exploratory below 6 for two variants, 8 for five.", least=2)
     tuning_seeds: int = option(
         3, "Tuning runs per learning rate; with two or more, intervals include the choice of rates.", least=1
@@ -162,6 +172,10 @@ class ComparisonSettings(ExecutionSettings, SearchSettings, Options):
     def __post_init__(self) -> None:
         Options.__post_init__(self)
         super().__post_init__()
+        if isinstance(self.steps, Sequence) and (not self.steps or len(set(self.steps)) < len(self.steps)):
+            raise ValueError(f"steps must be different numbers, at least one, got {self.steps!r}")
+        for each in self.steps if isinstance(self.steps, Sequence) else [self.steps] if self.steps is not None else []:
+            whole("steps", each, 1)
         if self.budget not in BUDGETS:
             raise ValueError(f"budget must be one of {', '.join(BUDGETS)}, got {self.budget!r}")
 

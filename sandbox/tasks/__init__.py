@@ -8,6 +8,7 @@ task.evaluate(params, "validation")        # (loss, metric)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sandbox.tasks.base import DataTask, Params, PureTask
@@ -22,7 +23,7 @@ from sandbox.tasks.task import Task
 from sandbox.tasks.translation import TransformerVerses, TransformerWMT14
 from sandbox.utils import imports, suggest
 
-__all__ = ["DataTask", "Params", "PureTask", "Task", "about", "get", "names", "no_decay"]
+__all__ = ["DataTask", "Params", "PureTask", "Task", "about", "get", "get_all", "names", "no_decay"]
 
 _TASKS: dict[str, type[Task]] = {
     task.name: task
@@ -45,6 +46,14 @@ _TASKS: dict[str, type[Task]] = {
         LSTMBillion,
         TransformerVerses,
         TransformerWMT14,
+    )
+}
+
+# tasks that are compared together, by name; the data of all of them come with the packages
+SUITES: dict[str, tuple[str, ...]] = {
+    "suite:small": (
+        *("logistic-breast-cancer", "softmax-digits", "ridge-diabetes", "quadratic", "rosenbrock"),
+        *("digits-mlp", "digits-cnn", "digits-mlp-scaled"),
     )
 }
 
@@ -79,3 +88,22 @@ def about(name: str) -> type[Task]:
     if name not in _TASKS:
         raise ValueError(suggest.unknown("task", name, _TASKS))
     return _TASKS[name]
+
+
+def get_all(what: str | Task | Sequence[str | Task]) -> list[Task]:
+    """Returns the tasks that a name or a list stands for; "suite:small" stands for those of `SUITES`.
+
+    Raises ValueError for an unknown name, an empty list, and two tasks of one name.
+    """
+    given = [what] if isinstance(what, str | Task) else list(what)
+    found = []
+    for each in given:
+        suite = isinstance(each, str) and each.startswith("suite:")
+        if suite and each not in SUITES:
+            raise ValueError(suggest.unknown("suite of tasks", str(each), SUITES))
+        found += [get(name) for name in (SUITES[str(each)] if suite else [each])]
+    labels = [task.name for task in found]
+    if not found or len(set(labels)) < len(labels):
+        twice = next((label for label in labels if labels.count(label) > 1), None)
+        raise ValueError("a list of tasks must not be empty" if twice is None else f"two tasks are called {twice!r}")
+    return found

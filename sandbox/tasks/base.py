@@ -120,6 +120,12 @@ class PureTask(Task):
         some = torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:most].sort().values
         return [pytree.tree_map(lambda x: x[some], train)]
 
+    @property
+    def has_test_split(self) -> bool:
+        """Whether the test split is other data than the validation split; false for a problem without data."""
+        one, other = (pytree.tree_leaves(self.full(split)) for split in ("validation", "test"))
+        return len(one) != len(other) or not all(a is b or torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
     def split_size(self, split: str) -> float:
         """Returns the number of rows of a split; NaN where its tensors do not have equally many."""
         with Generators(0, "evaluation", held=self.generators()):

@@ -337,6 +337,12 @@ class Task:
                 rows += self.rows(batch)
         return None
 
+    @property
+    def has_test_split(self) -> bool:
+        """Whether the test split is other data than the validation split."""
+        given = getattr(self, "_given", {})
+        return not given or given["test"] is not given["validation"]
+
     def split_size(self, split: str) -> float:
         """Returns the number of rows on which a split is evaluated; infinity for a loader of unknown length."""
         sizes: dict[str, float] = self.__dict__.setdefault("_sizes", {})

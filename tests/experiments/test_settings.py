@@ -17,7 +17,7 @@ EXECUTION = dict(backend="eager", probes=(), jobs=1, executor=None, callbacks=()
 CALL = dict(steps=None, out=None, reuse=False, progress=None)
 SEARCH = dict(rates=5, spacing=math.sqrt(10), search=None, trials=None, limit=None)
 COMPARE = dict(
-    seeds=10, tuning_seeds=3, tuner="coordinate", budget="steps", warmup=None, schedule="constant", evaluations=None, evaluate_every=None,
+    target=None,     seeds=10, tuning_seeds=3, tuner="coordinate", budget="steps", warmup=None, schedule="constant", evaluations=None, evaluate_every=None,
     vectorised=True, every=10, **SEARCH, **CALL, **EXECUTION, **OPTIONS,
 )  # fmt: skip
 INSPECT = dict(
@@ -46,7 +46,7 @@ def test_public_functions_take_the_settings_by_keyword(function, leading, keywor
 @pytest.mark.parametrize(
     ("command", "keywords", "own"),
     [
-        (["compare", "apollo"], COMPARE, {"spacing": 3.1623, "jobs": os.cpu_count(), "search": ()}),
+        (["compare", "apollo"], COMPARE, {"spacing": 3.1623, "jobs": os.cpu_count(), "search": (), "steps": ()}),
         (["curvature", "apollo"], INSPECT, {"spacing": 3.1623, "jobs": os.cpu_count(), "search": ()}),
         (["sweep", "apollo", "--vary", "lr=1,2"], SWEEP, {"spacing": 3.1623, "memory": 1.0, "search": ()}),
     ],

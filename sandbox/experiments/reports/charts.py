@@ -167,6 +167,46 @@ def differences(names: Sequence[str], quantities: Mapping[str, str]) -> Chart:
     return Chart(f"Differences to {first}, 95 % intervals", "differences", spec, {"y": dict(quantities)})
 
 
+def profiles(names: Sequence[str], unit: str) -> Chart:
+    """Returns performance profiles with their bands: rho, low and high of "profiles" over tau."""
+    x, y = _axis("tau", f"τ: at most so many times the {unit} of the fastest"), _axis("rho", "share of comparisons")
+    y["scale"], colour = {"domain": [0, 1]}, _colour(names)
+    layers = [
+        {
+            "params": [_legend(names)],
+            "mark": {"type": "line", "interpolate": "step-after"},
+            "encoding": {
+                "x": x, "y": y, "color": colour, "opacity": _visible(1.0),
+                "tooltip": [{"field": field} for field in ("variant", "tau", "low", "rho", "high")],
+            },
+        },
+        {
+            "mark": {"type": "area", "interpolate": "step-after"},
+            "encoding": {
+                "x": x, "y": y | {"field": "low"}, "y2": {"field": "high"}, "color": colour, "opacity": _visible(0.12),
+            },
+        },
+    ]  # fmt: skip
+    return Chart("Performance profiles, with 95 % bands", "profiles", _chart(layer=layers), {})
+
+
+def lengths(names: Sequence[str], tasks: Sequence[str]) -> Chart:
+    """Returns the mean validation loss at the end over the length of runs: loss over length of "lengths", by task."""
+    x, y = _axis("length", "updates", {"type": "log"}), _axis("loss", "validation loss at the end", "$scale.axis")
+    shown = [{"filter": {"field": "task", "equal": "$task"}}]
+    encoding = {"x": x, "y": y, "color": _colour(names), "opacity": _visible(1.0)}
+    layers = [
+        {"transform": shown, "params": [_legend(names)], "mark": "line", "encoding": encoding},
+        {
+            "transform": shown,
+            "mark": {"type": "point", "filled": True, "size": 60},
+            "encoding": encoding | {"tooltip": [{"field": field} for field in ("variant", "length", "loss", "speedup")]},
+        },
+    ]
+    scales = {name: {"axis": scale["axis"]} for name, scale in SCALES.items()}
+    return Chart("Loss against length", "lengths", _chart(layer=layers), {"task": {t: t for t in tasks}, "scale": scales})
+
+
 def _chart(**more: Any) -> Spec:
     config = {"legend": {"labelLimit": 400}, "axis": {"labelFontSize": 12, "titleFontSize": 13, "labelLimit": 300}}
     schema = "https://vega.github.io/schema/vega-lite/v6.json"

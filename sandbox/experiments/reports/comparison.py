@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from sandbox.experiments.reports import figures, page, tables
 from sandbox.experiments.reports.comparison_data import ComparisonData
 from sandbox.experiments.runs.store import atomically, write_frames
-from sandbox.experiments.selection import targets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,14 +18,14 @@ PICTURES = tuple(f"{name}.{form}" for name in ("curves", "rates") for form in ("
 FILES = ("report.html", "table.md", "table.tex", *PICTURES, "results.parquet", "manifest.json")
 
 
-def write(result: ComparisonData) -> None:
+def write(result: Comparison) -> None:
     """Writes the page, the tables and the pictures into the comparison's folder."""
     result.folder.mkdir(parents=True, exist_ok=True)
-    parts, notes = tables.shown(result)
+    parts, notes = result.shown()
     texts = {
         "report.html": page.html(result),
         "table.md": tables.markdown(parts, notes) + "\n",
-        "table.tex": tables.latex(parts) + "\n",
+        "table.tex": tables.latex(result.tabulate()) + "\n",
     }
     for name, text in texts.items():
         with atomically(result.folder / name) as path:
@@ -61,25 +60,38 @@ class Comparison(ComparisonData, tables.Shown):
         write_frames(Path(folder), self.runs, self.probes if len(self.probes) else None)
 
     def to_target(
-        self, target: float, column: str = "validation_metric", *, higher: bool | None = None
+        self, target: float | str, column: str = "validation_metric", *, higher: bool | None = None
     ) -> tables.ToTargetTable:
         """Returns how soon the runs of each variant reach a value of a column of `runs`, the task's metric by default.
 
-        Times are in the unit of the comparison's budget.
+        target: or a variant's name, for what it reaches (`goal`).  Times are in the unit of the comparison's budget.
 
         higher: whether higher values are better; of losses and of the task's first metric that is known.
         Raises ValueError for a target that is not finite, an unknown column, and one of which it is not known.
         """
-        metric = column == "validation_metric"
-        if higher is None:
-            if not metric and not column.endswith("_loss"):
-                raise ValueError(f"higher must say whether higher values of {column!r} are better")
-            higher = metric and self.plan.task.higher_is_better
-        names, budget = [s.name for s in self.summaries], self.plan.settings.budget
-        rows = targets.reach(self.runs, names, column, target, higher=higher, budget=budget)
-        what = f"{self.plan.task.metric if metric else column} {'≥' if higher else '≤'} {target:g}"
-        return tables.ToTargetTable(rows, what, targets.UNITS[budget])
+        table = tables.to_target(self, target, column, higher=higher)
+        if table is None:
+            raise ValueError(f"the runs of {target!r} have no value of the metric to reach")
+        return table
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the files that `write` writes; none while every variant's runs are missing."""
+        return FILES if self.summaries else ()
+
+    def write(self) -> None:
+        """Writes these files into the comparison's folder."""
+        if self.files:
+            write(self)
+
+    def tabulate(self) -> list[tables.Table]:
+        """Returns results, differences and who trains what, as a paper shows them."""
+        return tables.shown(self)[0]
 
     def shown(self) -> tuple[list[tables.Table], list[str]]:
-        """Returns results, differences and who trains what, with notes."""
-        return tables.shown(self)
+        """Returns all tables, with notes."""
+        parts, notes = tables.shown(self)
+        if timed := tables.to_target(self) if self.summaries else None:
+            more, lines = timed.shown()
+            parts, notes = [*parts, *more], [*notes, *lines]
+        return ([*parts, tables.checklist(self)] if self.summaries else parts), notes

@@ -18,6 +18,7 @@ from sandbox.experiments.selection import contenders, statistics
 from sandbox.experiments.selection.plan import ComparisonPlan
 from sandbox.experiments.selection.saved_plan import SavedMethod, SavedPlan
 from sandbox.experiments.selection.search import Chosen
+from sandbox.utils import suggest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,24 @@ class ComparisonData:
     def frame(self) -> pl.DataFrame:
         """All rows."""
         return self.runs
+
+    def goal(self, target: Any) -> float:
+        """Returns a target as a number: itself, or of a variant's name the median over its seeds of the best validation metric.
+
+        target: also a mapping from the task's name to either.  NaN where no run of the variant has a metric.
+        Raises ValueError for an unknown variant, KeyError for a mapping without the task.
+        """
+        if isinstance(target, Mapping):
+            target = target[self.plan.task.name]
+        if not isinstance(target, str):
+            return float(target)
+        if target not in self.plan.names:
+            raise ValueError(suggest.unknown("variant as target", target, self.plan.names))
+        final = self.runs.filter((pl.col("role") == "final") & (pl.col("variant") == target))
+        metric = pl.col("validation_metric").fill_nan(None)
+        best = final.group_by("seed").agg(metric.max() if self.plan.task.higher_is_better else metric.min())
+        values = best["validation_metric"].drop_nulls()
+        return float(np.median(values.to_numpy())) if len(values) else math.nan
 
     @property
     def enough_seeds(self) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from sandbox.experiments.reports.comparison_data import ComparisonData
+from sandbox.experiments.selection.targets import Profile
 from sandbox.utils.literal import picture as literal
 
 if TYPE_CHECKING:
@@ -44,6 +46,21 @@ def style(i: int) -> dict[str, Any]:
 def drawable(value: float) -> bool:
     """Whether a picture can show a value: finite, and not so large that an axis overflows."""
     return math.isfinite(value) and abs(value) < 1e100
+
+
+def profiles(each: Sequence[Profile], axes: Any) -> None:
+    """Draws performance profiles with their bands."""
+    for i, one in enumerate(each):
+        line = {name: value for name, value in style(i).items() if name != "marker"}
+        axes.step(one.ratios, one.rho, where="post", **line, label=literal(f"{one.name} (score {one.score:.2f})"))
+        axes.fill_between(one.ratios, one.low, one.high, step="post", color=line["color"], alpha=0.12, linewidth=0)
+    axes.set_xlabel("τ: at most so many times the best time")
+    axes.set_ylabel("share of comparisons")
+    axes.set_ylim(-0.02, 1.02)
+    if each:
+        axes.legend(fontsize=8)
+    else:
+        axes.text(0.5, 0.5, "no target", ha="center", va="center", transform=axes.transAxes)
 
 
 def _log_where_positive(axes: Any, values: list[float]) -> None:

@@ -16,7 +16,7 @@ from sandbox.experiments.runs.store import atomically
 from sandbox.utils import imports
 
 # a key that only this command's manifest has
-MARKS = {"compare": "grids", "sweep": "vary", "inspect": "samples"}
+MARKS = {"compare": "grids", "comparisons": "comparisons", "sweep": "vary", "inspect": "samples"}
 
 
 def read(folder: Path, command: str) -> dict[str, Any] | None:
@@ -36,6 +36,14 @@ def read(folder: Path, command: str) -> dict[str, Any] | None:
         owner = next((f"of {other}" for other, mark in MARKS.items() if mark in facts), f"not of {command}")
         raise ValueError(f"{folder} holds results {owner} ({path.name}); choose another folder (--out) for {command}")
     return facts
+
+
+def holds(folder: Path, command: str) -> bool:
+    """Whether the manifest in a folder is this command's."""
+    try:
+        return MARKS[command] in json.loads((folder / "manifest.json").read_text())
+    except (FileNotFoundError, ValueError, TypeError):
+        return False
 
 
 def write(folder: Path, facts: dict[str, Any]) -> None:

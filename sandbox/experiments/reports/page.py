@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -19,6 +19,9 @@ from sandbox.experiments.reports import charts, tables
 from sandbox.experiments.reports.comparison_data import ComparisonData
 from sandbox.experiments.runs.store import atomically
 from sandbox.experiments.selection import targets
+
+if TYPE_CHECKING:
+    from sandbox.experiments.reports.comparisons import Comparisons
 
 FILES = Path(__file__).parent / "files"
 ROWS = 20_000  # of a table in a page; more are thinned out
@@ -28,7 +31,9 @@ PAUSE = 5.0  # seconds between two versions of a live page, and at least twenty 
 def html(result: ComparisonData) -> str:
     """Returns the page of a finished comparison."""
     results, *differences = tables.from_comparison(result)
+    timed = tables.to_target(result)
     details = (
+        *([("Time to the target", timed.shown()[0][0])] if timed else []),
         ("Cost", tables.costs(result)),
         ("Who trains what", tables.trained(result)),
         ("Search", tables.budgets(result)),
@@ -45,6 +50,37 @@ def html(result: ComparisonData) -> str:
         charts=_charts(plan.names, plan.task.metric, plan.settings.budget, result.runs, rates, _differences(result)),
         environment=_flat(result.environment),
         recipes=[(m.name, m.text()) for m in plan.methods],
+        failures=result.failures,
+    )
+
+
+def several(result: Comparisons) -> str:
+    """Returns the page of several comparisons, with links to their own pages."""
+    parts, notes = result.shown()
+    *shown, checks = parts
+    names, profiles = result.names, result.profiles()
+    drawn: list[tuple[charts.Chart, list[dict[str, Any]]]] = []
+    if profiles:
+        rows = [
+            {"variant": one.name, **{name: _short(v) for name, v in zip(("tau", "rho", "low", "high"), row, strict=True)}}
+            for one in profiles
+            for row in zip(one.ratios, one.rho, one.low, one.high, strict=True)
+        ]
+        drawn.append((charts.profiles(names, targets.UNITS[result.budget]), rows))
+    if result.lengths:
+        found = result.speedups()
+        rows = [{name: _short(value) for name, value in row.items()} for row in found.iter_rows(named=True)]
+        drawn.append((charts.lengths(names, found["task"].unique(maintain_order=True).to_list()), rows))
+    headings = ("Results", "Times to the targets", *(["Profiles"] if profiles else []), "Losses at the lengths")
+    return _render(
+        title=f"{len(result.comparisons)} comparisons: {', '.join(names)}",
+        links=[(f"{each.folder.relative_to(result.folder)}/report.html", label) for label, each in result.comparisons.items()],
+        tables=[(heading, *table) for heading, table in zip(headings, shown, strict=False)],
+        details=[("Are these comparisons fair?", *checks)],
+        notes=notes,
+        charts=drawn,
+        environment=_flat(result.first.environment),
+        recipes=[(m.name, m.text()) for m in result.first.plan.methods],
         failures=result.failures,
     )
 

@@ -11,6 +11,7 @@ import polars as pl
 from sandbox.experiments.reports import manifest
 from sandbox.experiments.reports.comparison import Comparison
 from sandbox.experiments.reports.comparison_data import summarise
+from sandbox.experiments.reports.comparisons import Comparisons
 from sandbox.experiments.runs.batch import Failure
 from sandbox.experiments.runs.store import PROBES
 from sandbox.experiments.selection.axes import Trial
@@ -18,13 +19,33 @@ from sandbox.experiments.selection.saved_plan import SavedPlan, from_facts
 from sandbox.experiments.selection.search import Chosen
 
 
-def load(folder: str | Path) -> Comparison:
+def load(folder: str | Path) -> Any:
     """Returns the comparison in a folder of `compare`, finished or interrupted, with its rows, summaries, tables and pictures.
 
-    Of an interrupted one, variants have a summary once all their final runs are there.
+    Of an interrupted one, variants have a summary once all their final runs are there.  A `Comparison`, or `Comparisons` of the
+    folder of several, those of them that are finished.
     Raises FileNotFoundError for a folder without a comparison, ValueError for one of another command or of version 0.1.
     """
     folder = Path(folder)
+    if manifest.holds(folder, "comparisons"):
+        return _several(folder)
+    return _one(folder)
+
+
+def _several(folder: Path) -> Comparisons:
+    facts = manifest.read(folder, "comparisons") or {}
+    results = dict[str, Comparison]()
+    for label, place in facts["comparisons"].items():
+        if (folder / place / "manifest.json").exists() and (folder / place / "results.parquet").exists():
+            result = _one(folder / place)
+            if not result.interrupted:
+                results[label] = result
+    if not results:
+        raise FileNotFoundError(f"{folder} holds no finished comparison yet")
+    return Comparisons(results, folder, facts["target"], [], [label for label in facts["comparisons"] if label not in results])
+
+
+def _one(folder: Path) -> Comparison:
     facts = manifest.read(folder, "compare")
     if facts is None or not (folder / "results.parquet").exists():
         raise FileNotFoundError(f"{folder} holds no comparison (manifest.json and results.parquet of `compare`)")

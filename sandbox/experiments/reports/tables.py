@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import html as web
 import math
+from typing import Any
+
+import polars as pl
 
 from sandbox.experiments.reports.comparison_data import ComparisonData, Summary
-from sandbox.experiments.selection import search, statistics
+from sandbox.experiments.selection import search, statistics, targets
 from sandbox.experiments.selection.plan import untuned_decay
 from sandbox.experiments.selection.targets import ToTarget
 from sandbox.utils.literal import latex as escape_latex
@@ -36,7 +39,7 @@ def from_comparison(result: ComparisonData) -> list[Table]:
     first, *others = result.summaries
     against = [f"minus {first.name}", "final loss [95 %]", "p", f"test {task.metric} [95 %]", "p"]
     differences = [
-        [s.name, *_difference(s.train_difference, s.train_p, ".2g"), *_difference(s.test_difference, s.test_p, ".4f")]
+        [s.name, *difference(s.train_difference, s.train_p, ".2g"), *difference(s.test_difference, s.test_p, ".4f")]
         for s in others
     ]
     return [(head, rows), (against, differences)]
@@ -62,11 +65,39 @@ def _result(s: Summary, seeds: int) -> list[str]:
     ]
 
 
-def _difference(d: statistics.Difference | None, p: float | None, digits: str) -> list[str]:
+def difference(d: statistics.Difference | None, p: float | None, digits: str) -> list[str]:
+    """Returns a difference with its interval, and p, as cells of a table."""
     if d is None or p is None:
         return ["—", "—"]
     size = "some infinite" if d.mean is None else f"{d.mean:+{digits}} [{d.low:+{digits}}, {d.high:+{digits}}]"
     return [size, "< 0.001" if p < 0.001 else f"{p:.3f}"]
+
+
+def to_target(
+    result: ComparisonData, target: Any = None, column: str = "validation_metric", *, higher: bool | None = None
+) -> ToTargetTable | None:
+    """Returns how soon the runs of each variant reach a target; None where neither it nor the comparison names one.
+
+    target, column, higher: see `Comparison.to_target`.
+    """
+    target, metric = result.plan.settings.target if target is None else target, column == "validation_metric"
+    if target is None:
+        return None
+    named = not isinstance(target, int | float)
+    if metric:
+        target = result.goal(target)
+    elif isinstance(target, str):
+        raise ValueError(f"target must be a number for {column!r}, got {target!r}")
+    if named and math.isnan(target):
+        return None  # that variant failed
+    if higher is None:
+        if not metric and not column.endswith("_loss"):
+            raise ValueError(f"higher must say whether higher values of {column!r} are better")
+        higher = metric and result.plan.task.higher_is_better
+    names, budget = [s.name for s in result.summaries], result.plan.settings.budget
+    rows = targets.reach(result.runs, names, column, target, higher=higher, budget=budget)
+    what = f"{result.plan.task.metric if metric else column} {'≥' if higher else '≤'} {target:g}"
+    return ToTargetTable(rows, what, targets.UNITS[budget])
 
 
 def budgets(result: ComparisonData) -> Table | None:
@@ -133,29 +164,44 @@ def power(result: ComparisonData) -> Table | None:
     return head, rows
 
 
-def checklist(result: ComparisonData) -> Table:
-    """Returns what a fair comparison has, whether this one has it, and why or why not (AlgoPerf; Wen et al. 2025)."""
+def checklist(result: ComparisonData, *, several: bool = False) -> Table:
+    """Returns what a fair comparison has, whether this one has it, and why or why not (AlgoPerf; Wen et al. 2025).
+
+    several: whether it is one of several, of other tasks or lengths.
+    """
     plan, settings, names = result.plan, result.plan.settings, [s.name for s in result.summaries]
     trials = {name: len(result.chosen[name].trials) for name in names}
     edges = [s.name for s in result.summaries if s.on_edge or not s.tuned]
     decays = {m.name: untuned_decay(m, settings.search) for m in plan.methods}
     fixed = [f"{name} ({value:g})" for name, value in decays.items() if value]
     constant = plan.schedules == "constant"
+    runs = result.runs
+    final, tuning = (runs.filter(pl.col("role") == role) for role in ("final", "tuning"))
+    shared = set(final["seed"]) & set(tuning["seed"])
+    unknown = final.filter(pl.col("step") == pl.col("step").max().over("run"))["diverged"].has_nulls()
+    tried = {name: tuning.filter(pl.col("variant") == name)["lr"].n_unique() for name in names}
+    inside = "untuned" if not plan.tuned else f"on an edge: {', '.join(edges)}" if edges else ""
+    seeds = f"both: {sorted(shared)}" if shared else f"{settings.tuning_seeds} and {plan.seeds}"
+    splits = "validation and test split" if plan.tested_apart else "one split"
+    uncounted = [s.name for s in result.summaries if s.gradients is None or not math.isfinite(s.seconds_a_step)]
+    count = f"not of {', '.join(uncounted)}" if uncounted else "see the cost"
+    baseline = plan.sources.get(names[0], "")
     lines = [
         ("every variant tuned over as many trials", plan.tuned and len(set(trials.values())) == 1,
          ", ".join(f"{n} {k}" for n, k in trials.items()) if plan.tuned else "untuned"),
-        ("every chosen rate inside its range", plan.tuned and not edges, f"on an edge: {', '.join(edges)}" if edges else ""),
+        ("every chosen rate inside its range", plan.tuned and not edges, inside),
         ("weight decay tuned where there is one", not fixed, f"fixed: {', '.join(fixed)}" if fixed else ""),
         ("a schedule tied to the length, rates tuned for it", not constant, f"{plan.schedules}; {plan.steps} updates"),
         ("compared at the end of training", settings.time_limit is None, "" if settings.time_limit is None else "time limit"),
-        ("several lengths or sizes", False, f"one: {plan.steps} updates"),
+        ("several lengths, sizes or tasks", several, "" if several else f"one: {plan.task.name}, {plan.steps} updates"),
         ("the choice of rates in the intervals", plan.tuned and settings.tuning_seeds > 1,
-         f"{settings.tuning_seeds} tuning seeds resampled" if settings.tuning_seeds > 1 else "one tuning seed"),
-        ("seeds of tuning and of results apart", True, f"{settings.tuning_seeds} and {plan.seeds}"),
-        ("tuned and reported on different data", True, "validation and test split"),
-        ("divergence counted", True, ", ".join(f"{s.name} {s.diverged}" for s in result.summaries)),
-        ("sensitivity to the rate shown", plan.tuned, "see the losses over the rate" if plan.tuned else "one rate"),
-        ("updates, gradient evaluations and seconds given", True, "see the cost"),
+         f"{settings.tuning_seeds} tuning seeds" if plan.tuned else "untuned"),
+        ("seeds of tuning and of results apart", not shared, seeds),
+        ("tuned and reported on different data", plan.tested_apart, splits),
+        ("divergence counted", not unknown, ", ".join(f"{s.name} {s.diverged}" for s in result.summaries)),
+        ("sensitivity to the rate shown", min(tried.values()) >= 3, ", ".join(f"{n} {k} rates" for n, k in tried.items())),
+        ("updates, gradient evaluations and seconds given", not uncounted, count),
+        ("defaults of the first variant with their source", bool(baseline), baseline or f"{names[0]}'s are its own"),
         ("enough seeds", not result.exploratory, f"{plan.seeds} of {result.enough_seeds} or more"),
     ]  # fmt: skip
     return ["a fair comparison has", "here", ""], [[what, "yes" if yes else "NO", why] for what, yes, why in lines]
@@ -315,6 +361,18 @@ class Shown:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
+class TablesShown(Shown):
+    """Tables with notes."""
+
+    tables: list[Table]
+    notes: list[str]
+
+    def shown(self) -> tuple[list[Table], list[str]]:
+        """Returns both."""
+        return self.tables, self.notes
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class ToTargetTable(Shown):
     """How soon the variants of a comparison reach a target: `rows`, one per variant; what, unit: target and time in words."""
 
@@ -330,9 +388,9 @@ class ToTargetTable(Shown):
             low, high = row.interval
             share = f"{100 * row.share:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
             d = row.difference
-            difference = ["—", "—"] if d is None else _difference(d, d.p, ".3g")
+            apart = ["—", "—"] if d is None else difference(d, d.p, ".3g")
             median = "not by half" if math.isinf(row.median) else f"{row.median:.4g}"
-            body.append([row.name, share, median, f"{row.restricted_mean:.4g}", *difference])
+            body.append([row.name, share, median, f"{row.restricted_mean:.4g}", *apart])
         notes = [
             f"{self.unit.capitalize()} until {self.what}, where an evaluation says so.  A run that does not get there counts "
             f"with all {self.unit} of the variant that ends first in the restricted mean and the differences, which are paired "

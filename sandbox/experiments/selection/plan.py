@@ -18,6 +18,7 @@ from sandbox.experiments.selection import search as searching
 from sandbox.experiments.selection.axes import Axis
 from sandbox.experiments.selection.contenders import SEEDS as CONTENDER_SEEDS
 from sandbox.experiments.settings import ComparisonSettings, Options, whole
+from sandbox.forms import lookup
 from sandbox.probes import ALL
 from sandbox.probes.watch import Watch, find
 from sandbox.tasks import Task
@@ -52,6 +53,12 @@ class ComparisonPlan:
         return self.settings.seeds
 
     @property
+    def total(self) -> int:
+        """Runs in all, as long as no search goes on beyond its budget and no choice has contenders."""
+        tuning = self.trials * self.settings.tuning_seeds * self.tuned
+        return len(self.methods) * (tuning + self.seeds)
+
+    @property
     def names(self) -> list[str]:
         """The names of the variants."""
         return [method.name for method in self.methods]
@@ -66,6 +73,16 @@ class ComparisonPlan:
         options = self.settings.options
         reasons = {m.name: vectorised.why_not(self.task, m, self.schedule(m), options) for m in self.methods}
         return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    @property
+    def tested_apart(self) -> bool:
+        """Whether results are on other data than numbers were chosen on."""
+        return self.task.has_test_split
+
+    @functools.cached_property
+    def sources(self) -> dict[str, str]:
+        """Variant -> where its numbers come from, if they are a packaged recipe's or a torch optimizer's own; "" if not."""
+        return {m.name: _source(m) for m in self.methods}
 
     @functools.cached_property
     def lengths(self) -> dict[str, int]:
@@ -184,8 +201,10 @@ class ComparisonPlan:
             "seeds": {"final": list(range(self.seeds)), "tuning": tuning},
             **{name: getattr(s, name) for name in ("tuning_seeds", "rates", "spacing", "tuner")},
             **{name: getattr(self, name) for name in ("trials", "limit", "steps", "warmup")},
-            **{name: getattr(s, name) for name in ("vectorised", "every", "budget")},
+            **{name: getattr(s, name) for name in ("vectorised", "every", "budget", "target")},
             "lengths": self.lengths,
+            "tested_apart": self.tested_apart,
+            "sources": self.sources,
             "costs": dict(self.costs),
             "schedule": self.schedules,
             "evaluated_at": list(self.at),
@@ -208,6 +227,15 @@ def _named(schedule: Any) -> str:
     return schedule if isinstance(schedule, str) else getattr(schedule, "__name__", "a function")
 
 
+def _source(method: Method) -> str:
+    if not isinstance(method, RecipeMethod):
+        return "" if method.options or method.only else f"{method.path}, its own defaults"
+    variants = lookup.package("variants")
+    if method.name not in variants.names() or method.fingerprint() != RecipeMethod(variants.get(method.name)).fingerprint():
+        return ""
+    return str(variants.about(method.name)).splitlines()[0]
+
+
 def untuned_decay(method: Any, search: Mapping[str, Any] | None) -> float:
     """Returns the largest weight decay of a method that is not searched, 0 where there is none."""
     fixed = [v for name, v in method.hyperparameters().items() if name not in (search or {}) and name.endswith("weight_decay")]
@@ -226,7 +254,8 @@ def plan(
         if not method.lr > 0:
             raise ValueError(f"{method.name}: compare tunes a rate around the recipe's own, which must be a number above 0")
     steps = resolved_task.steps if settings.steps is None else settings.steps
-    whole("steps", steps, 1)
+    if not isinstance(steps, int):
+        raise TypeError(f"the plan of one comparison has one number of steps, got {steps!r}")
     if warmup is None:
         warmup = 0 if all(method.moving for method in resolved) else steps // 10
     if warmup > steps:

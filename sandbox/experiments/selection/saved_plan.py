@@ -46,6 +46,7 @@ class SavedSettings:
     tuner: str
     tuning_seeds: int
     budget: str
+    target: Any
     time_limit: float | None
 
 
@@ -65,6 +66,8 @@ class SavedPlan:
     at: tuple[int, ...]
     sampled: bool
     lengths: dict[str, int]
+    tested_apart: bool
+    sources: dict[str, str]
     evaluated_share: float
     trained: dict[str, list[Any]]
 
@@ -87,6 +90,7 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
         settings=SavedSettings(
             **{name: facts[name] for name in ("search", "rates", "tuner", "tuning_seeds")},
             budget=facts.get("budget", "steps"),
+            target=facts.get("target"),
             time_limit=facts["options"]["time_limit"],
         ),
         methods=methods,
@@ -97,6 +101,8 @@ def from_facts(facts: Mapping[str, Any]) -> SavedPlan:
         schedules=facts["schedule"],
         at=tuple(facts["evaluated_at"]),
         sampled=facts["sampled"],
+        tested_apart=facts.get("tested_apart", True),
+        sources=facts.get("sources", {}),
         lengths=facts.get("lengths", dict.fromkeys(facts["recipes"], facts["steps"])),
         evaluated_share=facts["evaluated_share"],
         trained=facts.get("trained", {}),

@@ -99,10 +99,8 @@ def reach(
 
 
 def median(found: Sequence[float]) -> float:
-    """Returns the median time, infinite where fewer than half of the runs reached the target."""
-    ordered = sorted(found)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    """Returns the least time by which half of the runs have reached the target; infinite where fewer do."""
+    return sorted(found)[(len(found) - 1) // 2]
 
 
 def profile(times: Times, ratios: Sequence[float]) -> dict[str, list[float]]:
@@ -119,7 +117,7 @@ def profile(times: Times, ratios: Sequence[float]) -> dict[str, list[float]]:
     best = {task: min(by_task[task] for by_task in times.values()) for task in every}
 
     def ratio(time: float, task: str) -> float:
-        return time / best[task] if math.isfinite(time) else math.inf
+        return time / (best[task] or 1.0) if math.isfinite(time) else math.inf  # at time 0 all that reach it at once are best
 
     rows = {name: [ratio(time, task) for task, time in by_task.items()] for name, by_task in times.items()}
     return {name: [sum(r <= tau for r in row) / len(row) for tau in ratios] for name, row in rows.items()}
@@ -129,6 +127,68 @@ def score(times: Times, limit: float = 4.0, points: int = 100) -> dict[str, floa
     """Returns the mean of each performance profile for τ from 1 to `limit`, by the trapezoidal rule: AlgoPerf's score."""
     ratios = np.linspace(1.0, limit, points)
     return {name: float(np.trapezoid(rho, ratios) / (limit - 1)) for name, rho in profile(times, ratios.tolist()).items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """A variant's performance profile: rho at ratios, its 95 % band from low to high, and the score with its 95 % interval.
+
+    ratio: geometric mean of its times divided by the first variant's, over the problems on which both reach the target; None
+    where there are none.
+    """
+
+    name: str
+    ratios: tuple[float, ...]
+    rho: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    score: float
+    interval: tuple[float, float]
+    ratio: float | None
+
+
+def profiles(
+    by_seed: Mapping[str, Mapping[str, Sequence[float]]], limit: float = 4.0, points: int = 100, resamples: int = 1000
+) -> list[Profile]:
+    """Returns the profiles of the median times over the seeds, with bands from a bootstrap.
+
+    by_seed: variant -> problem -> time of each seed, infinite where the target was not reached; as many for every variant, the
+    same seeds.  Problems are drawn with replacement, and for each of them seeds, the same for all variants (percentiles).
+    Raises ValueError where variants have different problems, or other numbers of seeds on one.
+    """
+    times = {name: {task: median(row) for task, row in by_task.items()} for name, by_task in by_seed.items()}
+    ratios = np.linspace(1.0, limit, points)
+    rho, scores = profile(times, ratios.tolist()), score(times, limit, points)
+    names, tasks = list(times), list(next(iter(times.values())))
+    if any(len({len(by_seed[name][task]) for name in names}) > 1 for task in tasks):
+        raise ValueError("every variant must have as many seeds on a problem as the others")
+    draw = np.random.default_rng(0)
+    drawn = np.empty((resamples, len(names), points))
+    table = {task: np.array([by_seed[name][task] for name in names], dtype=float) for task in tasks}  # (variants, seeds)
+    for k in range(resamples):
+        each = []
+        for i in draw.integers(len(tasks), size=len(tasks)):
+            seeds = table[tasks[i]].shape[1]
+            each.append(np.sort(table[tasks[i]][:, draw.integers(seeds, size=seeds)], axis=1)[:, (seeds - 1) // 2])
+        sample = np.stack(each, axis=1)  # (variants, problems)
+        reached = np.isfinite(sample)
+        best = np.where(reached.any(axis=0), sample.min(axis=0), 1.0)
+        beyond = np.where(reached, np.where(reached, sample, 0.0) / np.where(best > 0, best, 1.0), np.inf)
+        drawn[k] = (beyond[:, :, None] <= ratios).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    ends = np.quantile(np.trapezoid(drawn, ratios, axis=2) / (limit - 1), [0.025, 0.975], axis=0)
+    return [
+        Profile(
+            name, tuple(ratios.tolist()), tuple(rho[name]), tuple(low[i].tolist()), tuple(high[i].tolist()), scores[name],
+            (float(ends[0, i]), float(ends[1, i])), _mean_ratio(times[name], times[names[0]]),
+        )
+        for i, name in enumerate(names)
+    ]  # fmt: skip
+
+
+def _mean_ratio(row: Mapping[str, float], first: Mapping[str, float]) -> float | None:
+    both = [row[task] / first[task] for task in row if math.isfinite(row[task] + first[task]) and row[task] and first[task]]
+    return float(np.exp(np.mean(np.log(both)))) if both else None
 
 
 def algoperf_scores(times: Times, held_out: Mapping[str, str], limit: float = 4.0) -> dict[str, float]:
