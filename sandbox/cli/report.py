@@ -12,7 +12,7 @@ from sandbox.cli import interrupt, screen
 
 @dataclasses.dataclass
 class Report(interrupt.Command):
-    """Show a comparison that is in a folder, finished or not, and write its page, tables and pictures anew.
+    """Show a comparison or several that are in a folder, finished or not, and write its page, tables and pictures anew.
 
     Nothing is run. In Python: sandbox.load(folder).
 
@@ -40,7 +40,8 @@ class Report(interrupt.Command):
             print(tables.latex(result.tabulate()))
             return 0
         screen.show(console, result)
-        if self.target is not None:
+        if self.target is not None and result.files:
             screen.show(console, result.to_target(screen.number(self.target)))
-        screen.say(console, f"Written to {result.folder}/: {', '.join(result.files)}")
+        if result.files:
+            screen.say(console, f"Written to {result.folder}/: {', '.join(result.files)}")
         return 0

@@ -25,7 +25,7 @@ def write(result: Comparison) -> None:
     texts = {
         "report.html": page.html(result),
         "table.md": tables.markdown(parts, notes) + "\n",
-        "table.tex": tables.latex(tables.from_comparison(result)) + "\n",
+        "table.tex": tables.latex(result.tabulate()) + "\n",
     }
     for name, text in texts.items():
         with atomically(result.folder / name) as path:
@@ -85,14 +85,12 @@ class Comparison(ComparisonData, tables.Shown):
             write(self)
 
     def tabulate(self) -> list[tables.Table]:
-        """Returns results and differences, as a paper shows them."""
-        return tables.from_comparison(self)
+        """Returns results, differences and who trains what, as a paper shows them."""
+        return tables.shown(self)[0]
 
     def shown(self) -> tuple[list[tables.Table], list[str]]:
         """Returns all tables, with notes."""
-        parts, notes = tables.from_comparison(self), tables.notes(self)
-        if divided := tables.trained(self):
-            parts = [*parts, divided]
+        parts, notes = tables.shown(self)
         if timed := tables.to_target(self) if self.summaries else None:
             more, lines = timed.shown()
             parts, notes = [*parts, *more], [*notes, *lines]

@@ -45,6 +45,12 @@ def from_comparison(result: ComparisonData) -> list[Table]:
     return [(head, rows), (against, differences)]
 
 
+def shown(result: ComparisonData) -> tuple[list[Table], list[str]]:
+    """Returns results, differences and who trains what, with notes."""
+    divided = trained(result)
+    return (from_comparison(result) if result.summaries else []) + ([divided] if divided else []), notes(result)
+
+
 def _result(s: Summary, seeds: int) -> list[str]:
     return [
         s.name,
