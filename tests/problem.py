@@ -39,7 +39,7 @@ def rate(lr: float, step: int) -> float:
 
 
 MIXED = [(4, 3), (7,), (), (2, 3, 2, 2), (0, 2), (5, 4), (3,), (6, 2)]
-STEPS = 30
+STEPS = 24
 
 
 class Torchs:

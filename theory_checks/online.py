@@ -104,7 +104,7 @@ def from_losses(
         raise ValueError(f"start must lie in the box [{box[0]:g}, {box[1]:g}], got {start.tolist()}")
 
     def checked(t: int, x: Tensor) -> Tensor:
-        return _checked(loss, t, x)
+        return _evaluate(loss, t, x)
 
     def gradient(t: int, x: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -132,7 +132,7 @@ def from_losses(
     return Problem(name, about, start, checked, gradient, comparator, box, search)
 
 
-def _checked(loss: Callable[[int, Tensor], Tensor], t: int, x: Tensor) -> Tensor:
+def _evaluate(loss: Callable[[int, Tensor], Tensor], t: int, x: Tensor) -> Tensor:
     """loss(t, x).  Raises TypeError or ValueError, naming the argument, for what is not a 0-d float64 tensor."""
     try:
         value = loss(t, x)

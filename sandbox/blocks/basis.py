@@ -236,8 +236,8 @@ class SOAPBasis(TwoSided):
     def _next(self, due: Any, L: Tensor, Q: Tensor) -> tuple[Tensor, Tensor | None]:
         """The next Q, and the order in which it takes the coordinates of this one."""
         if not isinstance(due, Tensor):
-            return _eigenvectors(L) if due == 2 else _iterated(L, Q) if due == 1 else (Q, None)
-        (first, same), (later, order) = _eigenvectors(L), _iterated(L, Q)
+            return _eigenvectors(L) if due == 2 else _iterate(L, Q) if due == 1 else (Q, None)
+        (first, same), (later, order) = _eigenvectors(L), _iterate(L, Q)
         return torch.where(due == 2, first, torch.where(due == 1, later, Q)), torch.where(due == 1, order, same)
 
     def carry(self, v: Tensor, order: Any) -> Tensor:
@@ -251,7 +251,7 @@ def _eigenvectors(L: Tensor) -> Pair:
     return eigh(L)[1].flip(1).to(L.dtype), torch.ones_like(L.diagonal()).cumsum(0).long() - 1
 
 
-def _iterated(L: Tensor, Q: Tensor) -> Pair:
+def _iterate(L: Tensor, Q: Tensor) -> Pair:
     """One step of orthogonal iteration from Q, its columns by falling qᵀ L q."""
     # order = argsort(-diag(Qᵀ L Q));  Q ← qr(L Q[:, order])
     LQ = L @ Q

@@ -74,7 +74,7 @@ class TwoLoop(Solve):
     def step(self, x: Flow, **state: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """p, and the pairs."""
         total, spread = x.scope.sum, x.scope.spread
-        state = self._shifted(x, state)
+        state = self._shift(x, state)
         s, y, rho = ([state[f"{name}{k}"] for k in range(self.memory)] for name in ("s", "y", "rho"))
         # a few pairs at a time, by the sums of products within them: s_kᵀ(q - α_j y_j) = s_kᵀq - α_j s_kᵀy_j
         some = self._some()
@@ -96,7 +96,7 @@ class TwoLoop(Solve):
                 p = p + spread(alpha[k]) * s[k]
         return p, state
 
-    def _shifted(self, x: Flow, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _shift(self, x: Flow, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The state with the newest pair in front, where it is accepted."""
         if not self.memory:
             return {}

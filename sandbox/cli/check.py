@@ -142,7 +142,7 @@ class ScaleInvariance(_OnlineRun):
         recipe, problem, rate = self.resolve()
         report = scale_invariance.check(recipe, problem, self.steps, lr=rate)
         sys.stdout.write(f"{report}\n")
-        return 0 if report.assumptions[0].holds or not scale_invariance.promised(recipe) else 1
+        return 0 if report.assumptions[0].holds or not scale_invariance.is_promised(recipe) else 1
 
 
 @dataclasses.dataclass

@@ -156,7 +156,7 @@ class SFO(OneVector):
             return t, float(loss.detach()), self._flat(grads)
 
         new = at(1.0)
-        if not self._failed(i, model, new):
+        if not self._is_failure(i, model, new):
             return [new], calls
         after, before = generators.states(), at(0.0)
         if not _finite(before):
@@ -173,7 +173,7 @@ class SFO(OneVector):
             return [before], calls
         return ([before, new] if new[1] < before[1] else [new, before]), calls
 
-    def _failed(self, i: int, model: Models, new: tuple[float, float, Tensor]) -> bool:
+    def _is_failure(self, i: int, model: Models, new: tuple[float, float, Tensor]) -> bool:
         s, f = self._state, new[1]
         if not _finite(new):
             return True

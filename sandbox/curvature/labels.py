@@ -65,9 +65,9 @@ class Drawn(TorchFunctionMode):
         """Returns numbers in (0, 1), float64, in the shape and on the device of `like`."""
         self.calls += 1
         places = torch.arange(like.numel(), device=like.device)
-        bits = _mixed(_mixed(self.key.to(like.device) * _GAMMA + self.calls) + places * _GAMMA)
+        bits = _mix(_mix(self.key.to(like.device) * _GAMMA + self.calls) + places * _GAMMA)
         # the upper 52 of 64 bits, in the middle between two multiples of 2⁻⁵²
-        return ((_shifted(bits, 12).double() + 0.5) * 2.0**-52).reshape(like.shape)
+        return ((_shift(bits, 12).double() + 0.5) * 2.0**-52).reshape(like.shape)
 
 
 def _root(c: Tensor) -> Tensor:
@@ -78,16 +78,16 @@ def _root(c: Tensor) -> Tensor:
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64  # the golden ratio's bits, as a signed number
 
 
-def _shifted(x: Tensor, k: int) -> Tensor:
+def _shift(x: Tensor, k: int) -> Tensor:
     """Returns x >> k of unsigned numbers."""
     return (x >> k) & (2 ** (64 - k) - 1)
 
 
-def _mixed(x: Tensor) -> Tensor:
+def _mix(x: Tensor) -> Tensor:
     """Returns SplitMix64's mix of 64 bits (Steele, Lea & Flood 2014); int64 products wrap."""
-    x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
-    x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - 2**64)
-    return x ^ _shifted(x, 31)
+    x = (x ^ _shift(x, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    x = (x ^ _shift(x, 27)) * (0x94D049BB133111EB - 2**64)
+    return x ^ _shift(x, 31)
 
 
 def _category(self: Drawn, logits: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def operator(H: Hessian) -> Any:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_globally(seed: int) -> Iterator[None]:
     """Seeds torch's global generator, from which curvlinops draws, and restores it afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -88,7 +88,7 @@ def diagonal(
         )
     curvlinops, A = load(), operator(H)
     theirs = {"rademacher": "rademacher", "gaussian": "normal"}[distribution]
-    with _seeded(seed):
+    with _seed_globally(seed):
         if estimator == "xdiag":
             estimates = torch.stack([curvlinops.xdiag(A, each) for _ in range(repeats)])
         else:
@@ -113,7 +113,7 @@ def density(
     """
     numbers: dict[str, Any] = {"num_points": points, "num_repeats": repeats, "kappa": kappa, "margin": margin}
     curvlinops, A = load(), operator(H)
-    with _seeded(seed):
+    with _seed_globally(seed):
         grid, heights = curvlinops.lanczos_approximate_spectrum(A, nodes, boundaries=boundaries, **numbers)
     if not torch.isfinite(heights).all():
         raise ValueError(f"nodes must be at most the number of distinct eigenvalues of the Hessian, got {nodes}")

@@ -30,7 +30,7 @@ def root(folder: str | Path | None) -> Path | None:
     return path
 
 
-def required(folder: str | Path | None, form: str) -> Path:
+def require(folder: str | Path | None, form: str) -> Path:
     """Returns `root(folder)`, and raises DataError where there is none.  form: what the folder must hold, for the message."""
     path = root(folder)
     if path is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sandbox.datasets.folder import check_count, existing, required
+from sandbox.datasets.folder import check_count, existing, require
 
 FORM = "imagenet/train/<class>/ and imagenet/val/<class>/ with the JPEG files of 1,000 classes"
 COUNTS = {"train": 1_281_167, "val": 50_000}
@@ -37,7 +37,7 @@ def imagenet(folder: str | Path | None = None) -> dict[str, ImageFiles]:
 
     From imagenet/ in `folder` or SANDBOX_DATA.  Raises DataError where classes or images are missing.
     """
-    place = existing(required(folder, FORM) / "imagenet", FORM)
+    place = existing(require(folder, FORM) / "imagenet", FORM)
     splits = {}
     for part, name in (("train", "train"), ("test", "val")):
         classes = sorted(entry for entry in existing(place / name, FORM).iterdir() if entry.is_dir())

@@ -82,7 +82,7 @@ def fashion_mnist(full: bool = False, folder: str | Path | None = None, validati
         paths = {n: existing(place / "fashion-mnist" / f"{n}.gz", FASHION_FORM) for n in FASHION_FILES}
         for name, digest in FASHION_FILES.items():
             check_hash(paths[name], digest)
-    splits = _fashion(paths, _checked(validation, 60_000))
+    splits = _fashion(paths, _check_validation(validation, 60_000))
     check_count("training and validation images", len(splits["train"]) + len(splits["validation"]), 60_000)
     check_count("test images", len(splits["test"]), 10_000)
     return splits
@@ -104,11 +104,11 @@ def cifar10(folder: str | Path | None = None, validation: int = 0) -> dict[str, 
     train = Images(torch.cat([p.x for p in parts[:-1]]), torch.cat([p.y for p in parts[:-1]]))
     check_count("training and validation images", len(train), 50_000)
     check_count("test images", len(parts[-1]), 10_000)
-    train_rows = 50_000 - _checked(validation, 50_000)
+    train_rows = 50_000 - _check_validation(validation, 50_000)
     return {"train": train[:train_rows], "validation": train[train_rows:], "test": parts[-1]}
 
 
-def _checked(validation: int, of: int) -> int:
+def _check_validation(validation: int, of: int) -> int:
     if not 0 <= validation < of:
         raise ValueError(f"validation must lie in [0, {of}), got {validation}")
     return validation

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sandbox.datasets.folder import PACKAGED, DataError, check_count, check_hash, existing, required, root, rows
+from sandbox.datasets.folder import PACKAGED, DataError, check_count, check_hash, existing, require, root, rows
 
 SPEECHES_SHA256 = "d840e5f75d80d89a1a5c1f0734e977d2428d513ab755041fed1b95b1ba9a9a93"
 VERSES_SHA256 = "0465015d44c46605cd9b66093e0e764fc101b0a31feb751c450649107278b6f5"
@@ -45,7 +45,7 @@ def speeches(folder: str | Path | None = None) -> dict[str, list[str]]:
 
     From the package, or from speeches-en.tsv.gz in `folder`.  Raises DataError where a check fails.
     """
-    table = rows(_packaged("speeches-en.tsv", SPEECHES_SHA256, folder))
+    table = rows(_packaged_file("speeches-en.tsv", SPEECHES_SHA256, folder))
     check_count("speeches", len(table), 233)
     return {split: [text for _, text in table[part]] for split, part in SPEECH_SPLITS.items()}
 
@@ -56,7 +56,7 @@ def verses(folder: str | Path | None = None, longest: int | None = None) -> dict
     longest: leave out pairs with more than so many white-space words on a side.
     From the package, or from verses-en-es.tsv.gz in `folder`.  Raises DataError where a check fails.
     """
-    table = rows(_packaged("verses-en-es.tsv", VERSES_SHA256, folder))
+    table = rows(_packaged_file("verses-en-es.tsv", VERSES_SHA256, folder))
     check_count("verse pairs", len(table), 30_672)
     split_of = dict.fromkeys(VALIDATION_SECTIONS, "validation") | dict.fromkeys(TEST_SECTIONS, "test")
     splits: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
@@ -85,7 +85,7 @@ def one_billion_words(folder: str | Path | None = None) -> BillionWords:
 
     Raises DataError where a check fails.
     """
-    place = existing(required(folder, BILLION_FORM) / "1bw", BILLION_FORM)
+    place = existing(require(folder, BILLION_FORM) / "1bw", BILLION_FORM)
     with existing(place / "1b_word_vocab.txt", BILLION_FORM).open(encoding="utf-8") as lines:
         vocabulary = [line.split()[0] for line in lines if line.strip()]
     check_count("words in 1bw/1b_word_vocab.txt", len(vocabulary), 793_471)
@@ -101,7 +101,7 @@ def wmt14(folder: str | Path | None = None) -> dict[str, Pairs]:
     Raises DataError unless both sides have as many lines, with 3.9 to 4.6 million pairs to train, 3,000 and 3,003 (or the
     filtered 2,737) to evaluate.
     """
-    place = existing(required(folder, WMT_FORM) / "wmt14", WMT_FORM)
+    place = existing(require(folder, WMT_FORM) / "wmt14", WMT_FORM)
     splits = {}
     for split, name in (("train", "train"), ("validation", "valid"), ("test", "test")):
         source, target = (_lines(existing(place / f"{name}.{side}", WMT_FORM)) for side in ("en", "de"))
@@ -121,7 +121,7 @@ def _lines(path: Path) -> list[str]:
         return [line.rstrip("\n") for line in lines]
 
 
-def _packaged(name: str, digest: str, folder: str | Path | None) -> Path:
+def _packaged_file(name: str, digest: str, folder: str | Path | None) -> Path:
     if folder is None:
         return PACKAGED / f"{name}.xz"
     place = root(folder)

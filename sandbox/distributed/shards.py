@@ -59,7 +59,7 @@ def check_whole(tensors: Iterable[Any], what: str) -> None:
 
 
 def local_gradient(p: Any, g: Any) -> Tensor | None:
-    """Returns this rank's part of p's gradient g; None where it is placed otherwise than p, see `exchanged`.
+    """Returns this rank's part of p's gradient g; None where it is placed otherwise than p, see `exchange`.
 
     Raises TypeError where only one of them is a DTensor.
     """
@@ -72,7 +72,7 @@ def local_gradient(p: Any, g: Any) -> Tensor | None:
     return local(g)
 
 
-def exchanged(p: Any, g: Any) -> Tensor:
+def exchange(p: Any, g: Any) -> Tensor:
     """Returns this rank's part of p's gradient g after a collective that places it as p: partial sums are added up."""
     return g.redistribute(placements=p.placements).to_local()
 
@@ -126,7 +126,7 @@ def scopes_of_joined(parts: list[Part], sums: Sums, tensor: Scope, like: Tensor)
 # -- states -----------------------------------------------------------------------------------------------------------
 
 
-def wrapped(recipe: Recipe, kind: str, p: Any, value: Tensor) -> Tensor:
+def wrap(recipe: Recipe, kind: str, p: Any, value: Tensor) -> Tensor:
     """Returns a state of this rank as a checkpoint holds it: a DTensor where ranks hold different parts of it."""
     shape = state_shape(recipe, kind, p)
     if not is_sharded(p) or not shape:
@@ -138,7 +138,7 @@ def wrapped(recipe: Recipe, kind: str, p: Any, value: Tensor) -> Tensor:
     return DTensor.from_local(value, p.device_mesh, places, run_check=False, shape=torch.Size(shape), stride=stride)
 
 
-def unwrapped(recipe: Recipe, kind: str, p: Any, saved: Any) -> Any:
+def unwrap(recipe: Recipe, kind: str, p: Any, saved: Any) -> Any:
     """Returns this rank's part of a state of a checkpoint, which may be whole or come from other placements."""
     if not isinstance(saved, Tensor) or tuple(saved.shape) != state_shape(recipe, kind, p):
         return saved

@@ -50,7 +50,7 @@ def _graph(function: Callable[..., Any], leaves: list[Any], spec: Any, places: l
 
     tensors = [leaves[i] for i in places]
     with without_gc():
-        graph = _compile(_traced(flat, tensors), tensors)
+        graph = _compile(_trace(flat, tensors), tensors)
 
     def run(tensors: list[torch.Tensor]) -> Any:
         outputs = iter(graph(*tensors))
@@ -77,7 +77,7 @@ class _ChannelsLast(TorchDispatchMode):
         return rule(*args) if rule and args[0].dim() == 4 else func(*args, **(kwargs or {}))
 
 
-def _traced(flat: Callable[..., Any], tensors: list[torch.Tensor]) -> torch.fx.GraphModule:
+def _trace(flat: Callable[..., Any], tensors: list[torch.Tensor]) -> torch.fx.GraphModule:
     def channels_last(*tensors: torch.Tensor) -> list[Any]:
         with _ChannelsLast():
             return flat(*tensors)

@@ -174,16 +174,16 @@ def member(arguments: Sequence[Any], axes: Sequence[tuple[int | None, int | None
     parts = []
     for tree, axis in zip(arguments, axes, strict=True):
         place = {CONFIGURATION: (configuration,), SEED: (seed,), MEMBER: (seed, configuration)}[axis]
-        parts.append(at(tree, place))
+        parts.append(index(tree, place))
     return [[float(v) for v in parts[0]], *parts[1:]]
 
 
-def at(tree: Any, place: Any) -> Any:
+def index(tree: Any, place: Any) -> Any:
     """Returns every tensor of a tree at an index or slice."""
     return pytree.tree_map_only(Tensor, lambda x: x[place], tree)
 
 
-def checked(step: Callable[..., Any], *inputs: Any) -> Any:
+def run_batched(step: Callable[..., Any], *inputs: Any) -> Any:
     """Returns step(*inputs); raises `Unbatchable` with the reason where vmap refuses it, with whatever error."""
     try:
         with warnings.catch_warnings():

@@ -112,7 +112,7 @@ class Lockstep:
         """Makes a first step that changes nothing here, with probes if there are any."""
         rows, z = batch
         function = self._function(bool(self.settings.probes))
-        grid.checked(function, self.group.varied, self._rates(1), self.state, self.params, rows, z, ())
+        grid.run_batched(function, self.group.varied, self._rates(1), self.state, self.params, rows, z, ())
 
     @interrupts.postponed()
     def step(self, t: int, probed: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -125,8 +125,8 @@ class Lockstep:
                 out = function(*inputs)
         else:
             if t == 1:
-                grid.checked(self._check, self.group.varied, self.state, self.params, rows, z)
-            out = grid.checked(function if probed else self._faster(function, inputs), *inputs)
+                grid.run_batched(self._check, self.group.varied, self.state, self.params, rows, z)
+            out = grid.run_batched(function if probed else self._faster(function, inputs), *inputs)
         self.state, self.params, loss, finite, measured, self.old = out
         return loss, finite, measured
 
@@ -137,7 +137,7 @@ class Lockstep:
         """
         seeds, configs = (min(2, n) for n in pytree.tree_leaves(self.params)[0].shape[:2])
         cut = {grid.CONFIGURATION: slice(configs), grid.SEED: slice(seeds), grid.MEMBER: (slice(seeds), slice(configs))}
-        inputs = tuple(grid.at(tree, cut[axes]) for tree, axes in zip(inputs, grid.LOOK, strict=True))
+        inputs = tuple(grid.index(tree, cut[axes]) for tree, axes in zip(inputs, grid.LOOK, strict=True))
         look, together = grid.first_look(self.group, self._loss), list[Any]()
         if streams.draws(lambda: together.append(grid.over_grid(look, grid.LOOK)(*inputs)), self.held):
             raise grid.Unbatchable("its loss draws random numbers, which members would share")
@@ -170,7 +170,7 @@ class Lockstep:
         """Returns losses and metrics on whole splits, or on the training sample, and floor occupancy, of all members."""
         task = self.task
         values: dict[str, np.ndarray] = {}
-        flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self._evaluated())
+        flat = pytree.tree_map(lambda p: p.detach().flatten(0, 1), self._evaluated_weights())
         metrics = ["validation_metric", *(f"validation_{name}" for name in list(task.scores())[1:])]
         sample = None if self.settings.full_at is None else task.training_sample
         wanted: list[tuple[list[str], Any, Any]] = [(["validation_loss", *metrics], task.full("validation"), task.measure)]
@@ -183,11 +183,11 @@ class Lockstep:
             def measure(params: Any, batch: Any = batch, function: Any = function) -> tuple[Tensor, ...]:
                 return tuple(map(torch.as_tensor, task.apply(function, params, batch, training=False)))
 
-            columns = grid.checked(self._of_members, measure, flat) if self.batched else self._of_members(measure, flat)
+            columns = grid.run_batched(self._of_members, measure, flat) if self.batched else self._of_members(measure, flat)
             values |= {name: v.to(torch.float64).cpu().numpy() for name, v in zip(names, columns, strict=True)}
         return {"train_loss": values.get("sample_loss"), **values, "floor_occupancy": self._floors(t)}  # type: ignore[dict-item]
 
-    def _evaluated(self) -> Any:
+    def _evaluated_weights(self) -> Any:
         """Returns the weights to evaluate."""
         if not any(own.analysis.reads_out for own in self.each):
             return self.params

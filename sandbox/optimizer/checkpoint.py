@@ -32,7 +32,7 @@ def pack(state_dict: dict[str, Any], param_groups: list[dict[str, Any]]) -> dict
     states = {key: snapshot(value) for key, value in state_dict["state"].items()}
     for key, state in states.items():
         recipe, p = owners[key]
-        state |= {name: shards.wrapped(recipe, kind, p, state[name]) for name, kind in recipe.analysis.state_kinds.items()}
+        state |= {name: shards.wrap(recipe, kind, p, state[name]) for name, kind in recipe.analysis.state_kinds.items()}
     return {**state_dict, "state": states, "param_groups": packed}
 
 
@@ -55,7 +55,7 @@ def unpack(optimizer: Any, state_dict: dict[str, Any]) -> None:
     for recipe, key, p, name in pairs:
         complete(recipe, p, optimizer.state, name, optimizer.state_dtype)
         if key in saved:
-            local = {n: shards.unwrapped(recipe, kind, p, saved[key].get(n)) for n, kind in recipe.analysis.state_kinds.items()}
+            local = {n: shards.unwrap(recipe, kind, p, saved[key].get(n)) for n, kind in recipe.analysis.state_kinds.items()}
             saved[key] = {**saved[key], **{n: value for n, value in local.items() if value is not None}}
         _check_state(optimizer.state[p], saved.get(key), (*recipe.analysis.host_names, *recipe.analysis.state_kinds), name)
         if evaluating and recipe.analysis.reads_out and saved[key]["step"] > 0 and TRAINED not in saved[key]:

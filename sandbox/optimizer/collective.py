@@ -72,7 +72,7 @@ def rounds(
     if any(g is None for row in local for g in row):
         yield common  # every rank is here, and has the same gradients
         pairs = [zip(row, mine, strict=True) for row, mine in zip(rows, local, strict=True)]
-        local = [[shards.exchanged(p, g) if there is None else there for (p, g), there in each] for each in pairs]
+        local = [[shards.exchange(p, g) if there is None else there for (p, g), there in each] for each in pairs]
     planned = [(k, c, dataclasses.replace(s, grads=mine)) for (k, c, s), mine in zip(planned, local, strict=True)]
     if needs_norm:
         for _, cohort, step in planned:

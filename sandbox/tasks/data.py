@@ -17,7 +17,7 @@ from sandbox.utils.private_torch import pytree
 SAMPLE = 20  # batches that stand for a training split that cannot be read in order
 
 
-def checked(name: str, source: Any, batch_size: int | None) -> Any:
+def check_source(name: str, source: Any, batch_size: int | None) -> Any:
     """Returns the source of a split, tensors as a Dataset.
 
     Raises TypeError for what is none, ValueError where `batch_size` is missing or out of place.

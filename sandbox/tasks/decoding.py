@@ -16,7 +16,7 @@ def greedy(model: Translator, source: Tensor, longest: int) -> list[list[int]]:
     memory = model.encode(source)
     words = torch.full((len(source), 1), BEGIN, device=source.device)
     for _ in range(longest):
-        logits = _allowed(model.decode(words, memory, source)[:, -1])
+        logits = _mask_padding(model.decode(words, memory, source)[:, -1])
         words = torch.cat((words, logits.argmax(-1, keepdim=True)), dim=1)
         if (words == END).any(dim=1).all():
             break
@@ -41,7 +41,7 @@ def beam_search(model: Translator, source: Tensor, beam: int, longest: int, leng
     scores = torch.full((n, beam), -torch.inf, device=source.device)
     scores[:, 0] = 0.0  # all beams begin alike: one of them is enough
     for step in range(1, longest + 1):
-        log_p = _allowed(model.decode(words, memory, wide)[:, -1]).log_softmax(-1)
+        log_p = _mask_padding(model.decode(words, memory, wide)[:, -1]).log_softmax(-1)
         vocabulary = log_p.shape[-1]
         total = scores[:, :, None] + log_p.unflatten(0, (n, beam))
         best, index = total.flatten(1).topk(min(2 * beam, beam * vocabulary), dim=1)  # at least `beam` of them go on
@@ -86,7 +86,7 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
     return float(sacrebleu.corpus_bleu(list(translations), [list(references)]).score)
 
 
-def _allowed(logits: Tensor) -> Tensor:
+def _mask_padding(logits: Tensor) -> Tensor:
     """PAD and BEGIN are never written."""
     logits = logits.clone()
     logits[..., [PAD, BEGIN]] = -torch.inf

@@ -37,7 +37,7 @@ def random_window(height: int, width: int) -> tuple[int, int, int, int]:
     return (height - side) // 2, (width - side) // 2, side, side
 
 
-def resized(x: Tensor, height: int, width: int) -> Tensor:
+def resize(x: Tensor, height: int, width: int) -> Tensor:
     """An image (3, h, w) at another size, bilinear with antialiasing."""
     return functional.interpolate(x[None], (height, width), mode="bilinear", antialias=True)[0]
 
@@ -56,11 +56,11 @@ class Crops(Dataset):
         height, width = x.shape[1:]
         if self.training:
             top, left, h, w = random_window(height, width)
-            x = resized(x[:, top : top + h, left : left + w], SIDE, SIDE)
+            x = resize(x[:, top : top + h, left : left + w], SIDE, SIDE)
             x = x.flip(2) if torch.rand(()) < 0.5 else x
         else:
             scale = SHORTER / min(height, width)
-            x = resized(x, max(round(height * scale), SHORTER), max(round(width * scale), SHORTER))
+            x = resize(x, max(round(height * scale), SHORTER), max(round(width * scale), SHORTER))
             top, left = (x.shape[1] - SIDE) // 2, (x.shape[2] - SIDE) // 2
             x = x[:, top : top + SIDE, left : left + SIDE]
         mean, deviation = (torch.tensor(v)[:, None, None] for v in (MEAN, DEVIATION))

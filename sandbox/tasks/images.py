@@ -42,7 +42,7 @@ def crop_and_flip(x: Tensor, padding: int) -> Tensor:
     return wide[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def halved(images: Images) -> Images:
+def halve(images: Images) -> Images:
     """Images of half the side: 2×2 means, rounded to bytes."""
     return Images(functional.avg_pool2d(images.x.float(), 2).round().to(torch.uint8), images.y)
 
@@ -148,7 +148,7 @@ class ImageTask(Task):
 @functools.lru_cache(maxsize=4)
 def _fashion(full: bool, folder: str | Path | None, validation: int, half: bool) -> Mapping[str, Images]:
     splits = datasets.fashion_mnist(full, folder, validation)
-    return {split: halved(part) for split, part in splits.items()} if half else splits
+    return {split: halve(part) for split, part in splits.items()} if half else splits
 
 
 @functools.lru_cache(maxsize=1)

@@ -51,7 +51,7 @@ from torch.utils.data import DataLoader, Dataset
 from sandbox.recipe import find_roles
 from sandbox.recipe.find_roles import Role
 from sandbox.tasks import data
-from sandbox.tasks.network import check_network, collecting, handed_out
+from sandbox.tasks.network import check_network, collecting, hand_out
 from sandbox.tasks.streams import Generators
 from sandbox.utils import suggest
 from sandbox.utils.frame import Frame, untouched
@@ -156,7 +156,7 @@ class Task:
             raise TypeError(f"model must be a function that makes a Module, or a Module, got a {type(model).__name__}")
         if isinstance(model, nn.Module):
             check_network(arguments.get("name", self.name), model)
-            arguments["model"] = functools.partial(handed_out, model)
+            arguments["model"] = functools.partial(hand_out, model)
         splits = {split: arguments.pop(split) for split in SPLITS if split in arguments}
         if splits:
             self._given = {"test": splits.get("validation"), **splits}
@@ -254,7 +254,7 @@ class Task:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
         sources: dict[str, Any] = self.__dict__.setdefault("_sources", {})
         if split not in sources:
-            sources[split] = data.checked(split, self.data(split), self.batch_size)
+            sources[split] = data.check_source(split, self.data(split), self.batch_size)
         return sources[split]
 
     def generators(self, split: str | None = None) -> list[Any]:

@@ -26,7 +26,7 @@ from sandbox.tasks.task import Task
 Rows = list[np.ndarray]  # sentences as pieces, each ending in END
 
 
-def padded(rows: Sequence[np.ndarray]) -> Tensor:
+def pad(rows: Sequence[np.ndarray]) -> Tensor:
     """Rows as one tensor, PAD after the end."""
     return nn.utils.rnn.pad_sequence(
         [torch.from_numpy(row.astype(np.int64)) for row in rows], batch_first=True, padding_value=PAD
@@ -35,9 +35,9 @@ def padded(rows: Sequence[np.ndarray]) -> Tensor:
 
 def batch_of(source: Sequence[np.ndarray], target: Sequence[np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:
     """(source, target behind BEGIN, target), each (n, longest)."""
-    y = padded(target)
+    y = pad(target)
     begun = torch.cat((torch.full((len(y), 1), BEGIN), y[:, :-1]), dim=1)
-    return padded(source), begun.masked_fill(begun == END, PAD), y
+    return pad(source), begun.masked_fill(begun == END, PAD), y
 
 
 def groups_of(lengths: Sequence[int], order: Sequence[int], tokens: int) -> list[list[int]]:
@@ -135,7 +135,7 @@ class TranslationTask(Task):
         training, rows = model.training, []
         model.eval()
         for start in range(0, len(source), 32):
-            rows += decoding.beam_search(model, padded(source[start : start + 32]), beam, longest)
+            rows += decoding.beam_search(model, pad(source[start : start + 32]), beam, longest)
         model.train(training)
         return text(rows)
 

@@ -18,7 +18,7 @@ def optimizer_for(recipe, params, lr, backend, groups, **options):
 
 
 def trajectory(recipe, dtype, backend, then=None, **options):
-    """30 steps: a scheduler, missing gradients, a fourth group at step 12, at 20 a checkpoint resumed in the backend `then`."""
+    """24 steps: a scheduler, missing gradients, a fourth group at step 12, at 20 a checkpoint resumed in the backend `then`."""
     lr = 0.002
     problem, path = Torchs(dtype), []
     params = problem.params
@@ -59,7 +59,7 @@ def reference(recipe, dtype):
 
 
 def assert_alike(one, two, dtype):
-    """Sums in another order; 30 steps amplify rounding, of 1e-16 to 1e-9 at most, of 6e-8 to 2e-3."""
+    """Sums in another order; 24 steps amplify rounding, of 1e-16 to 1e-9 at most, of 6e-8 to 2e-3."""
     rtol, atol = {torch.float64: (1e-9, 1e-10), torch.float32: (2e-3, 2e-4)}[dtype]
     for step, (a, b) in enumerate(zip(one[0], two[0], strict=True)):
         for p, q in zip(a, b, strict=True):

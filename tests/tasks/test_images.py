@@ -87,7 +87,7 @@ def test_augmentation_depends_on_the_seed_alone():
 
 def test_halved_images_are_means():
     whole = Images(torch.tensor([[[[0, 1, 10, 20], [2, 5, 30, 40]]]], dtype=torch.uint8), torch.tensor([1]))
-    assert images.halved(whole).x.tolist() == [[[[2, 25]]]]
+    assert images.halve(whole).x.tolist() == [[[[2, 25]]]]
 
 
 def test_residual_networks_are_channels_last():

@@ -108,7 +108,7 @@ def test_a_jump_keeps_the_trace():
 def test_cycles_stand_still_when_recorded():
     """Good cycles from random starts, entered from B = 0 and recorded: constant trace, the designed D, and an iterate that
     comes back, from the second step on.  1e-6: what is left of the residual, 1e-12 squared."""
-    found = stationary_cycles.ranked(
+    found = stationary_cycles.rank(
         [stationary_cycles.cycles(stationary_cycles.draw(np.random.default_rng(0), 1024, 6), never, 25)]
     )
     first, cycle = attacks.entries(found, 6)

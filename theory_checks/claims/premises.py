@@ -67,7 +67,7 @@ def direction(recipe: Recipe, theta: np.ndarray, m: np.ndarray, D: np.ndarray, l
     step = lr[:, None] * m / D
     ahead = theta[:-1] - step
     if not isinstance(recipe.projection, NoProjection) and not _depends_on_run(recipe):
-        ahead = np.array([_projected(recipe, t, x) for t, x in enumerate(ahead, start=1)])
+        ahead = np.array([_project(recipe, t, x) for t, x in enumerate(ahead, start=1)])
     allowed = 1e-9 * np.abs(step).max(axis=1) + 1e-14 * np.abs(theta[:-1]).max(axis=1)
     return everywhere(DIRECTION, (allowed - np.abs(theta[1:] - ahead).max(axis=1)) / np.maximum(allowed, 1e-300) * 1e-9)
 
@@ -151,7 +151,7 @@ def _outside(run: Run, star: np.ndarray) -> np.ndarray:
     """
     if _depends_on_run(run.recipe):
         return np.full(run.T, np.inf)
-    return np.array([np.abs(_projected(run.recipe, t, star) - star).max() for t in range(1, run.T + 1)])
+    return np.array([np.abs(_project(run.recipe, t, star) - star).max() for t in range(1, run.T + 1)])
 
 
 def _depends_on_run(recipe: Recipe) -> bool:
@@ -159,7 +159,7 @@ def _depends_on_run(recipe: Recipe) -> bool:
     return bool(recipe.projection.state) or type(recipe.projection).step is not Block.step
 
 
-def _projected(recipe: Recipe, t: int, x: np.ndarray) -> np.ndarray:
+def _project(recipe: Recipe, t: int, x: np.ndarray) -> np.ndarray:
     """Π_t(x), x: (d,)."""
     block: Any = parts.at_step(recipe.projection, t)
     return np.asarray(block.read(torch.tensor(x)))

@@ -65,11 +65,11 @@ def steps(run: Run, star: np.ndarray, facts: dict[str, Any], regret: float, hold
             float(facts["η"] * facts["G"] ** 2 / facts["σ"] * S),
         ),
         Inequality("Σ 1/√t ≤ 2√T - 1", float((np.arange(1, run.T + 1) ** -0.5).sum()), float(S)),
-        *_repaired(run, star, facts, holds),
+        *_repaired_steps(run, star, facts, holds),
     ]
 
 
-def _repaired(run: Run, star: np.ndarray, facts: dict[str, Any], holds: dict[str, bool]) -> list[Inequality]:
+def _repaired_steps(run: Run, star: np.ndarray, facts: dict[str, Any], holds: dict[str, bool]) -> list[Inequality]:
     """The steps of bounds 1 to 4; one whose premises fail says nothing."""
     G, D, sigma, eta, beta = (facts[name] for name in ("G", "radius", "σ", "η", "β"))
     a, ahead, m, g = run.theta[:-1] - star, run.theta[1:] - star, run.m, run.g

@@ -21,7 +21,7 @@ from theory_checks.record import record
 from theory_checks.report import Report, everywhere
 
 
-def promised(recipe: Recipe) -> bool:
+def is_promised(recipe: Recipe) -> bool:
     """Whether the paper's section 3.3 says that the recipe is scale invariant."""
     curved = isinstance(recipe.rectifier, ScaleInvariantFloor) and isinstance(recipe.curvature, WeakSecant)
     return curved and isinstance(recipe.decay, NoDecay | Decoupled) and not recipe.gradient

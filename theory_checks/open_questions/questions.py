@@ -71,7 +71,7 @@ def answers(*, T: int = 20_000, certify: bool = False) -> list[Answer]:
     return [answer(name, T=T, certify=certify) for name in QUESTIONS]
 
 
-def _measured(regrets: np.ndarray) -> str:
+def _describe(regrets: np.ndarray) -> str:
     Ts, T = ladder(len(regrets)), len(regrets)
     s = fit_slope([float(t) for t in Ts], [float(regrets[t - 1]) for t in Ts], T / 30)
     slope = "no slope" if s is None else f"slope {s.value:.3f} [{s.low:.3f}, {s.high:.3f}]"
@@ -79,7 +79,7 @@ def _measured(regrets: np.ndarray) -> str:
 
 
 def _linear(regrets: np.ndarray, rate: float) -> str:
-    return f"{_measured(regrets)}, R/T → {rate:.3g}"
+    return f"{_describe(regrets)}, R/T → {rate:.3g}"
 
 
 def _drift(name: str) -> tuple[Callable[[int], str], Callable[[Balls], Proof]]:
@@ -150,7 +150,7 @@ QUESTIONS: dict[str, Entry] = {
     "same-batch-smooth": (
         "And on smooth losses?",
         "proved: O(√T) in one dimension (same_batch); refuted in two, for β = 0 (rotation)",
-        lambda T: f"{_measured(rotation.Rounds().regrets(T))}, on losses that follow the float64 run",
+        lambda T: f"{_describe(rotation.Rounds().regrets(T))}, on losses that follow the float64 run",
         lambda kind: rotation.Rounds().proof(kind, CERTIFIED, 0.25),
     ),
 }

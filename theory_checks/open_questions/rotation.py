@@ -74,7 +74,7 @@ class Rounds:
             D = recursion.step(t, state, _oracle(losses[t - 1], kind), t == 1)[0].D
             losses[t - 1, :2] = [float(x) * z for x, z in zip(D, d, strict=True)]
             step, state = recursion.step(t, state, _oracle(losses[t - 1], kind), t == 1)
-            linear_proofs.enclosed(step, kind)
+            linear_proofs.check_enclosed(step, kind)
             steps_taken.append(step)
         return losses, steps_taken
 

@@ -55,12 +55,12 @@ def run(
     """T steps.  Raises Unseparated at the first that this precision does not enclose."""
     steps = []
     for step in recursion.walk(rule, oracle, start, T, eta=eta, kind=kind):
-        enclosed(step, kind)
+        check_enclosed(step, kind)
         steps.append(step)
     return steps[:T]
 
 
-def enclosed(step: recursion.Step, kind: Any) -> None:
+def check_enclosed(step: recursion.Step, kind: Any) -> None:
     """Raises Unseparated for a step whose balls are not finite; nothing in floats."""
     if isinstance(kind, Balls) and not all(x.is_finite() for x in (*step.theta, *step.D)):
         raise Unseparated(f"θ_{step.t} is not enclosed, after {kind.undecided} undecided maxima")

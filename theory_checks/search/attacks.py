@@ -23,7 +23,7 @@ def stand_still(session: Session, starts: int = 5, rounds: int = 4, elite: int =
     champion = np.empty((0, 2 + 2 * session.period))
     while True:
         drawn = [stationary_cycles.draw(session.rng, 1024, session.period) for _ in range(starts)]
-        cycles = stationary_cycles.ranked([stationary_cycles.cycles(genes, session.tick, steps=25) for genes in drawn])
+        cycles = stationary_cycles.rank([stationary_cycles.cycles(genes, session.tick, steps=25) for genes in drawn])
         choose_rate_and_comparator(session, cycles)
         for _ in range(rounds):
             genes = np.vstack([cycles.genes[:elite].numpy(), champion])
@@ -99,7 +99,7 @@ def evolve(session: Session, members: int = 96, generations: int = 120) -> None:
     P, longest = session.period, min(SHORT, session.T)
     low = np.array([-1.0] * (2 + 2 * P) + [math.log(0.02), -math.pi, SMALL_BETA])
     high = np.array([1.0] * (2 + 2 * P) + [math.log(20.0), math.pi, 0.9])
-    still = stationary_cycles.ranked([stationary_cycles.cycles(stationary_cycles.draw(session.rng, 1024, P), session.tick, 25)])
+    still = stationary_cycles.rank([stationary_cycles.cycles(stationary_cycles.draw(session.rng, 1024, P), session.tick, 25)])
     first, cycle = entries(still, members // 6)
     prepared = np.hstack([first, cycle.reshape(-1, 2 * P)])
     prepared /= np.abs(prepared).max(axis=1, keepdims=True)

@@ -198,10 +198,10 @@ def evolve(
     high = np.array([8.0, 8.0] + P * [3 * math.pi] + P * [1.0])
     start = around(rng, genes, members).clip(low, high)
     result = differential(lambda x: fitness(cycles(x.T, tick)), low, high, start, generations, rng)
-    return ranked([cycles(result.population, tick, steps=25)])
+    return rank([cycles(result.population, tick, steps=25)])
 
 
-def ranked(parts: list[Cycles]) -> Cycles:
+def rank(parts: list[Cycles]) -> Cycles:
     """The good ones of several populations, the largest ρ first."""
     names = [f.name for f in dataclasses.fields(Cycles)]
     joined = Cycles(*(torch.cat([getattr(part, name) for part in parts]) for name in names))

@@ -15,7 +15,7 @@ from sandbox.blocks import ELEMENT
 from sandbox.forms import lookup
 from sandbox.forms.source import step
 from sandbox.forms.source.expressions import literal
-from sandbox.forms.source.layout import WIDTH, checks, chunks, fitted, paragraphs, printed, quoted
+from sandbox.forms.source.layout import WIDTH, checks, chunks, fit, paragraphs, printed, quote
 from sandbox.forms.source.recording import Refused
 from sandbox.forms.source.role import Role
 from sandbox.recipe import Recipe, parts
@@ -193,7 +193,7 @@ class File:
         for entry, _, value, interval in self._numbers():
             arguments[entry] = f"{entry}: float = {literal(value)}"
             alike.setdefault(interval, []).append(entry)
-        lines = fitted("    def __init__(", ["self", "params: Any", *arguments.values()], ") -> None:")
+        lines = fit("    def __init__(", ["self", "params: Any", *arguments.values()], ") -> None:")
         fixed = ["matrices=True"] if self.recipe.roles else []
         for i, some in enumerate(chunks([*(f"{name}={name}" for name in arguments), *fixed], WIDTH - 44)):
             lines.append(f"        defaults{' |=' if i else ': dict[str, Any] ='} dict({', '.join(some)})")
@@ -223,7 +223,7 @@ class File:
         if "hessian" in self.recipe.analysis.inputs:
             head, passed = _SECOND_ORDER.format(self.title), f"{passed}, *products[p]"
         if self.recipe.scope == "global":
-            return [*_indented(head, 4), *norm, *_indented(self._cohorts(passed.replace("p,", "params,")), 8)]
+            return [*_indent(head, 4), *norm, *_indent(self._cohorts(passed.replace("p,", "params,")), 8)]
         loop = """
                 for group in self.param_groups:
                     for p in group["params"]:
@@ -240,11 +240,11 @@ class File:
                 "                    else:",
                 f"                        self._vector({passed})",
             ]
-        return [*_indented(head, 4), *norm, *_indented(loop, 8), *calls, "        return loss"]
+        return [*_indent(head, 4), *norm, *_indent(loop, 8), *calls, "        return loss"]
 
     def _cohorts(self, passed: str) -> str:
         """The loop over tensors that make a step together: those with as many steps, the last one with the same numbers."""
-        kept = quoted(["step", *self.roles[0].recalled])
+        kept = quote(["step", *self.roles[0].recalled])
         key = 'float(state.get("step", 0))' if "," not in kept else f"tuple(float(state.get(name, 0)) for name in ({kept}))"
         return f"""
             for group in self.param_groups:
@@ -260,7 +260,7 @@ class File:
         """
 
 
-def _indented(text: str, by: int) -> list[str]:
+def _indent(text: str, by: int) -> list[str]:
     return textwrap.indent(textwrap.dedent(text).strip("\n"), " " * by).rstrip().splitlines()
 
 

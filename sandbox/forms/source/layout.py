@@ -18,7 +18,7 @@ def checks(interval: str, names: list[str]) -> list[str]:
         return [f"        if not {_within(interval, names[0])}:", f"            raise ValueError({_message(interval, *names)})"]
     value = "defaults[name]"
     return [
-        f"        for name in ({quoted(names)}):",
+        f"        for name in ({quote(names)}):",
         f"            if not {_within(interval, value)}:",
         f"                raise ValueError({_message(interval, '{name}', value)})",
     ]
@@ -28,7 +28,7 @@ def _message(interval: str, name: str, value: str = "") -> str:
     return f'f"{name} must lie in {interval}, got {{{value or name}}}"'
 
 
-def quoted(names: list[str]) -> str:
+def quote(names: list[str]) -> str:
     """The names as texts, one after another."""
     return ", ".join(f'"{name}"' for name in names)
 
@@ -73,7 +73,7 @@ def paragraphs(lines: list[str]) -> list[list[str]]:
     ]
 
 
-def fitted(head: str, items: list[str], tail: str) -> list[str]:
+def fit(head: str, items: list[str], tail: str) -> list[str]:
     """A call on one line, or with its arguments on the next or on lines of their own, as formatters break it."""
     if len(one := head + ", ".join(items) + tail) <= WIDTH:
         return [one]
@@ -83,7 +83,7 @@ def fitted(head: str, items: list[str], tail: str) -> list[str]:
     return [head, *(f"{indent}{item}," for item in items), indent[4:] + tail]
 
 
-def assigned(indent: str, names: list[str], values: list[str]) -> list[str]:
+def assign(indent: str, names: list[str], values: list[str]) -> list[str]:
     """Several names at once, as many to a line as fit."""
     room = WIDTH - len(indent) - 14
     pairs = chunks([f"{name}  {value}" for name, value in zip(names, values, strict=True)], room)

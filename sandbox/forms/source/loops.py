@@ -57,7 +57,7 @@ def fold_loops(statements: Sequence[Statement]) -> list[Line]:
     return lines
 
 
-def folded(statements: list[Statement], after: Sequence[str]) -> list[Statement]:
+def fold_repetitions(statements: list[Statement], after: Sequence[str]) -> list[Statement]:
     """The statements, three or more that repeat as a loop over what they carry on.  after: the lines that follow."""
     for length in range(1, 6):
         for start in range(1, len(statements) - 3 * length + 1):
@@ -74,7 +74,7 @@ def folded(statements: list[Statement], after: Sequence[str]) -> list[Statement]
                 continue
             inside = tuple(dataclasses.replace(s.renamed(named), begins=False) for s in blocks[0])
             loop = Statement("", "", [], blocks[0][0].owner, blocks[0][0].begins, times, inside)
-            return [*statements[:start], loop, *folded([s.renamed(last) for s in rest], after)]
+            return [*statements[:start], loop, *fold_repetitions([s.renamed(last) for s in rest], after)]
     return statements
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sandbox.forms.source.file import File
-from sandbox.forms.source.layout import fitted
+from sandbox.forms.source.layout import fit
 
 TOKENS = 524_288  # of a batch of the script, whose loss is their sum
 
@@ -113,7 +113,7 @@ def algoperf(recipe: Any, *, stored: bool = False, fixed: Sequence[str] = ()) ->
             key = "learning_rate" if name == "lr" else name
             space[key] = _log(value, 10.0)
             arguments.append(f"{name}=hyperparameters.{key}")
-    make = fitted(f"    optimizer = {written.title}(", ["model_params.parameters()", *arguments], ")")
+    make = fit(f"    optimizer = {written.title}(", ["model_params.parameters()", *arguments], ")")
     head = written.text()
     if "import math\n" not in head:
         head = head.replace("from typing import Any\n", "import math\nfrom typing import Any\n", 1)

@@ -10,7 +10,7 @@ from typing import NoReturn
 from sandbox.blocks import COLUMNS, ELEMENT, LEFT, RIGHT, ROWS, SCOPE
 from sandbox.forms.source import step
 from sandbox.forms.source.expressions import literal
-from sandbox.forms.source.layout import assigned, quoted
+from sandbox.forms.source.layout import assign, quote
 from sandbox.forms.source.loops import Line
 from sandbox.forms.source.recording import Refused
 from sandbox.recipe import Recipe, parts
@@ -42,7 +42,7 @@ class Role:
         self.step = steps[0]
         others = [other for other in steps if other.lines != self.step.lines]
         if others and recipe.analysis.matrix and [s.lines for s in others] == [steps[-1].lines] * 2 and steps[-1] in others:
-            self.step = _chosen(steps[-1], self.step)
+            self.step = _choose(steps[-1], self.step)
         elif others:
             _blame(self.step, others[0])
         text = " ".join([*self.step.lines, *self.step.writes])
@@ -96,9 +96,9 @@ class Role:
         lines.append('t = state["step"].add_(1).item()' if counted else 'state["step"] += 1')
         view = ".view(rows, -1)" if matrix else ""
         if read := self._needed(states):
-            lines += assigned("", read, [f'state["{n}"]{view if states[n] == ELEMENT else ""}' for n in read])
+            lines += assign("", read, [f'state["{n}"]{view if states[n] == ELEMENT else ""}' for n in read])
         if self.recalled:
-            lines += assigned("", self.recalled, [f'state["{name}"].item()' for name in self.recalled])
+            lines += assign("", self.recalled, [f'state["{name}"].item()' for name in self.recalled])
         shape = ".reshape(rows, -1)" if matrix else ""
         lines += [f"theta, g = p.to(wide){shape}, p.grad.to(wide){shape}"]
         lines += ["z, Hz = z.to(wide), Hz.to(wide)"] if "Hz" in self.step.used else []
@@ -117,7 +117,7 @@ class Role:
             joined = f'torch.cat([state["{name}"].flatten() for state in states])'
             lines.append(f"{name} = {joined}" if name in vectors else f'{name} = states[0]["{name}"]')
         looked = [name for name in self.recalled if re.search(rf"\b{name}\b", " ".join(self.step.lines))]
-        lines += assigned("", looked, [f'states[0]["{name}"].item()' for name in looked]) if looked else []
+        lines += assign("", looked, [f'states[0]["{name}"].item()' for name in looked]) if looked else []
         lines += ["theta = torch.cat([p.flatten().to(wide) for p in params])"]
         lines += ["g = torch.cat([p.grad.flatten().to(wide) for p in params if p.grad is not None])", "", *self.step.lines, ""]
         lines += ["# each tensor takes its part", "sizes = [p.numel() for p in params]"]
@@ -142,7 +142,7 @@ class Role:
         rate = 'group["lr"]' if self.ratio == 1 else f'{literal(self.ratio)} * group["lr"]'
         entries = self.entries()
         names = [name for path, name in self.numbers.items() if path in entries]
-        lines = assigned("", ["lr", *names], [rate, *(f'group["{self.prefix}{name}"]' for name in names)])
+        lines = assign("", ["lr", *names], [rate, *(f'group["{self.prefix}{name}"]' for name in names)])
         lines += ['beta1, beta2 = group["betas"]'] if self.betas else []
         lines += ["rows = p.shape[0] if p.ndim else 1"] if self.recipe.analysis.matrix else []
         return [*lines, f"wide = torch.promote_types({p}.dtype, torch.float32)"]
@@ -163,7 +163,7 @@ class Role:
         lines = []
         for value, names in alike.items():
             if len(names) > 2:
-                lines += [f"for name in ({quoted(names)}):", f"    state[name] = {value}"]
+                lines += [f"for name in ({quote(names)}):", f"    state[name] = {value}"]
             else:
                 lines += [f'state["{name}"] = {value}' for name in names]
         return lines
@@ -196,7 +196,7 @@ def _blame(one: step.Step, other: step.Step) -> NoReturn:
     raise Refused(f"{owner} chooses by the shape of a tensor, so one run of it does not show all that it does")
 
 
-def _chosen(tall: step.Step, wide: step.Step) -> step.Step:
+def _choose(tall: step.Step, wide: step.Step) -> step.Step:
     """A step that chooses between two by the longer side, where they differ."""
     a, b = tall.tensors, wide.tensors
     start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

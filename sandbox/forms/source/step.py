@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sandbox.blocks import Flow, scope
 from sandbox.forms.source.expressions import Writer, names_of
-from sandbox.forms.source.loops import Line, Statement, fold_loops, folded
+from sandbox.forms.source.loops import Line, Statement, fold_loops, fold_repetitions
 from sandbox.forms.source.recording import Apart, Channels, Node, Recorder, Refused
 from sandbox.recipe import Recipe, kernel, parts, pure
 
@@ -243,7 +243,7 @@ class _Statements:
             told |= set(comment)
             owner = node.site.owner if node.site else "the step"
             lines.append(Statement(node.name, body, comment, owner, begins))
-        loops = folded(tensors, self.writes(names))
+        loops = fold_repetitions(tensors, self.writes(names))
         return Step(fold_loops(numbers), fold_loops(loops), self.writes(names), self.used, self.writer.imports)
 
     def _name_parts(self, node: Node, several: list[Node]) -> str:
