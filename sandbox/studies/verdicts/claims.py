@@ -73,6 +73,10 @@ def _on_and_off_the_floor(*others: str) -> Cases:
     ))  # fmt: skip
 
 
+def _beta(task: str, beta: str, batch: int) -> End:
+    return End("F14", f"{task} β={beta} batch {batch}", "apollo", "test_loss", log=True, name=f"β={beta}")
+
+
 def _estimate(column: str, arm: str, part: str = "batches of 64") -> End:
     return End("F15", part, arm, column, log=True, name=f"{column} of {arm}, {part}")
 
@@ -126,6 +130,13 @@ def _first_order(quantity: object) -> tuple:
 
 _CONDITIONS = {"ε with 1/σ": "ε with 1/σ", "ε fixed, as in Algorithm 1": "ε fixed", "every coordinate on the floor": "B = 0"}
 _COUPLED = Cases(tuple((condition, Same("F10", (part,), ("σ=1", "σ=0.01"), 1e-9)) for condition, part in _CONDITIONS.items()))
+_AVERAGING = Cases((
+    *((f"digits' MLP, batches of {n}", Better(_beta("digits-mlp", "0.9", n), (_beta("digits-mlp", "0", n),)))
+      for n in f14_floor.BATCHES),
+    *((f"{task}, batches of 64", Better(_part("apollo", task), (_part("no-momentum", task),)))
+      for task in ("digits-mlp", "digits-cnn")),
+    ("LeNet, batches of 8", Better(_beta("lenet-fashion", "0.9", 8), (_beta("lenet-fashion", "0", 8),))),
+))  # fmt: skip
 _FIXED = ", γ as it is"
 _STRENGTHS = tuple(f"γ×{a:g}" for a in f05_decay.SMALL_FACTORS)
 
@@ -155,7 +166,7 @@ CLAIMS = (
           _on_and_off_the_floor(*(f"{scope}-secant" for scope in ("global", "channel", "coordinate")))),
     Claim(10, "The stepsize correction reduces variance: of B over minibatches, over its size, each method on its own path",
           Better(_estimate("variance", "apollo"), (_estimate("variance", "no-stepsize-correction"),))),
-    Claim(11, "Averaging gradients is better", Better(_part("apollo"), (_part("no-momentum"),))),
+    Claim(11, "Averaging gradients is better: β = 0.9 than β = 0, in test loss", _AVERAGING),
     Claim(12, "The absolute value is right for negative curvature", _on_and_off_the_floor("max(B, σ)")),
     Claim(13, "Rectification keeps steps bounded: a lower floor hurts at equal η, not at equal η/σ",
           Every((Better(_floors("apollo"), (_floors("σ=1e-05, η"),)),
