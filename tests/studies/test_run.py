@@ -82,6 +82,16 @@ def test_a_search_keeps_the_factor_with_the_lowest_validation_loss(tmp_path):
     assert rows.filter(pl.col("role") == "tuning")["test_loss"].null_count() == 8
 
 
+def test_an_arm_may_run_at_a_multiple_of_the_rate_that_another_ones_search_found(tmp_path):
+    arms = (ARMS[1], ARMS[1].but(name="twice", lr=2 * ARMS[1].lr, rate_of=ARMS[1].name))
+    search = Search(factors=(1e-4, 0.5), steps=12)
+    rows = pl.read_parquet(run(small(arms=arms, search=search), "smoke", tmp_path))
+    assert rows.filter(pl.col("role") == "tuning")["arm"].unique().to_list() == ["sgd"]
+    final = rows.filter(pl.col("role") == "final").select("arm", "lr").unique().sort("lr").rows()
+    assert final == [("sgd", 0.025), ("twice", 0.05)]
+    assert report.tables(small(arms=arms), rows)[0][2][1][1] == "0.05 (edge)"
+
+
 def test_a_rate_on_the_edge_of_its_search_is_said_to_be(tmp_path):
     study = small(search=Search(factors=(1e-4, 1e-3, 1.0), steps=12), seeds=1)
     (_, _, body), *_ = report.tables(study, pl.read_parquet(run(study, "smoke", tmp_path)))

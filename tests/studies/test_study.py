@@ -114,6 +114,8 @@ def test_what_there_is_not():
         studies.get("F10").parts("gpu")
     with pytest.raises(ValueError, match="two arms of one name"):
         Part(name="p", task="digits-mlp", arms=(Arm(name="a", method="sgd", lr=1.0),) * 2, seeds=1)
+    with pytest.raises(ValueError, match="rate_of must be an arm with a search of its own, got 'b'"):
+        Part(name="p", task="digits-mlp", arms=(Arm(name="a", method="sgd", lr=1.0, rate_of="b"),), seeds=1)
     with pytest.raises(ValueError, match="kind must be one of"):
         RateSchedule("linear")
 

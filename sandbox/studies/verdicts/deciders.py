@@ -128,8 +128,8 @@ class Close:
         d = statistics.paired(a, b)
         right = f"{self.right:g}" if isinstance(self.right, float) else str(self.right)
         shown = f"{self.left} − {right} {interval_text(self.left, d)}, margin {amount(self.left, self.margin)}"
-        if d.mean is None or d.low is None or d.high is None:
-            return [judged(0, d, shown, self.left, self.places, rows)]
+        if d.mean is None or d.low is None or d.high is None:  # runs that diverged, of one alone, are as far off as can be
+            return [judged(-abs(direction(d, a, b)), d, shown, self.left, self.places, rows)]
         within, beyond = -self.margin < d.low and d.high < self.margin, d.low > self.margin or d.high < -self.margin
         return [judged(int(within) - int(beyond), d, shown, self.left, self.places, rows)]
 

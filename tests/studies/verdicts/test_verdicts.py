@@ -131,6 +131,14 @@ def test_nothing_is_decided_from_a_rate_on_the_edge(by, grid):
     assert "rate on the edge: b" in found.because
 
 
+def test_a_rate_from_another_arms_search_is_where_that_one_is():
+    """b ran at twice the rate that a's search chose."""
+    table = rows(a=A, b=B, c=HIGH)["F6"].with_columns(rate_of=pl.when(pl.col("arm") == "b").then(pl.lit("a")))
+    by = Better(end("b"), (end("c"),))
+    assert verdict(by, searched({"F6": table}, a=(0.01, 0.1, 1.0))).verdict == HOLDS
+    assert verdict(by, searched({"F6": table}, a=(0.1, 1.0))).verdict == EDGE
+
+
 def test_another_arms_edge_is_no_bar():
     assert verdict(BETTER, searched(rows(a=A, b=B, c=HIGH), a=(0.01, 0.1, 1.0), c=(0.1, 0.3))).verdict == HOLDS
 
@@ -163,6 +171,13 @@ def test_a_tight_interval_around_zero_is_a_finding():
     assert verdict(Better(end("a"), (end("b"),)), rows(a=A, b=near)).verdict == UNDECIDED  # no unit, no margin
     sure = [v * 1.002 for v in A]  # beyond its interval, and too small to count
     assert verdict(by, rows(a=A, b=sure)).verdict == verdict(by, rows(a=sure, b=A)).verdict == NULL
+
+
+def test_runs_that_diverged_are_close_to_nothing():
+    inf = float("inf")
+    assert verdict(Close(end("a"), 0.0, 0.1), rows(a=[inf] * 6)).verdict == NOT
+    assert verdict(Close(end("a"), 0.0, 0.1), rows(a=[inf] * 5)).verdict == FEW
+    assert verdict(Close(end("a"), end("b"), 0.1), rows(a=[inf] * 6, b=[inf] * 6)).verdict != NOT
 
 
 def test_each_case_has_its_verdict():
