@@ -94,7 +94,9 @@ def sophia_h() -> Recipe:
 
 
 def sophia_g() -> Recipe:
-    """θ = θ - η clip(m/max(γh, ε), ±1), h an EMA of n ĝ² each ten steps, ĝ the gradient at drawn labels (Liu et al. 2023).
+    """θ = θ - η clip(m/max(γh, ε), ±1), h an EMA of n·ĝ² each ten steps (Liu et al. 2023, Sophia-G).
+
+    ĝ is the gradient of the batch's mean loss at labels that are drawn from the model, n the number of labels.
 
     2 state elements, 2 gradients (ĝ is taken each step, though one in ten is used).  γ = 0.05 as in the paper; the code has
     |m|/(0.04 n h + 1e-15), n tokens of a batch.

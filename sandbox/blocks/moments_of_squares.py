@@ -99,9 +99,11 @@ class HessianEMA(Curvature):
 
 @block
 class GaussNewtonEMA(HessianEMA):
-    """B = β B + (1-β) n ĝ² at t = 1, 1+k, 1+2k, …   (Liu et al. 2023, Sophia-G; ĝ: gradient at n labels drawn from the model)
+    """B = β B + (1-β) n·ĝ² at t = 1, 1+k, 1+2k, …   (Liu et al. 2023, Sophia-G)
 
-    n ĝ² estimates the Gauss-Newton diagonal without bias.  ĝ is asked for at every step and left out at the others.
+    n: the batch's number of labels.  ĝ: the gradient of the mean loss over n labels that are drawn from the model instead of
+    the given ones.  Their gradients are independent with mean 0, so n·E[ĝ²] is the Gauss-Newton diagonal of the mean loss.
+    The step's input "sampled" is √n·ĝ.  It is taken at every step and used at one of k.
     beta: β in [0, 1).  every: k ≥ 1, steps between two looks.
     """
 
@@ -109,6 +111,6 @@ class GaussNewtonEMA(HessianEMA):
     latex = r"B_t = \beta B_{t-1} + (1-\beta)\, n \hat g^2 \quad\text{every } k \text{ steps}"
 
     def update(self, x: Flow, *, B: Tensor) -> dict[str, Tensor]:
-        """The average of n ĝ²."""
-        # B ← β B + (1-β) n ĝ²
+        """The average of n·ĝ² = (√n·ĝ)²."""
+        # B ← β B + (1-β) (√n·ĝ)²
         return {"B": x.c.keep * B + x.c.a * x.sampled.square()}

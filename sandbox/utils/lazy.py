@@ -50,13 +50,29 @@ MOVED = {
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports a moved module under its old name too; both names are one module."""
+    """Imports a moved module under its old name too; both names are one module.
+
+    What other threads find under the old name, also while it is being imported, is the finished module and no empty one.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         return importlib.machinery.ModuleSpec(name, self) if name in MOVED else None
 
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = importlib.import_module(MOVED[spec.name])
+        spec.loader_state = _own_spec(module)  # importlib now writes `spec` over it
+        return module
+
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(MOVED[module.__name__])
+        module.__spec__ = _own_spec(module)
+
+
+def _own_spec(module: ModuleType) -> importlib.machinery.ModuleSpec | None:
+    """Returns the spec of a module's new name, where the last one may be that of an old name."""
+    spec = module.__spec__
+    while spec is not None and spec.name in MOVED:
+        spec = spec.loader_state
+    return spec
 
 
 def install() -> None:
