@@ -176,10 +176,10 @@ def test_a_variant_that_fails_on_one_task(tmp_path):
     """There it reaches nothing; elsewhere it is compared. A task on which all fail is missing."""
 
     class Fussy(sandbox.TorchOptimizer):
-        def make(self, groups, lr, options):
+        def make(self, groups, lr, *more):
             if sum(p.numel() for group in groups for _, p in group["params"]) < 20:
                 raise ArithmeticError("too small")
-            return super().make(groups, lr, options)
+            return super().make(groups, lr, *more)
 
     fussy = Fussy("torch.optim:SGD", lr=0.1, name="fussy")
     options = OPTIONS | {"seeds": 2}
