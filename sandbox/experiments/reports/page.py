@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -19,9 +19,6 @@ from sandbox.experiments.reports import charts, tables
 from sandbox.experiments.reports.comparison_data import ComparisonData
 from sandbox.experiments.runs.store import atomically
 from sandbox.experiments.selection import targets
-
-if TYPE_CHECKING:
-    from sandbox.experiments.reports.comparisons import Comparisons
 
 FILES = Path(__file__).parent / "files"
 ROWS = 20_000  # of a table in a page; more are thinned out
@@ -54,8 +51,8 @@ def html(result: ComparisonData) -> str:
     )
 
 
-def several(result: Comparisons) -> str:
-    """Returns the page of several comparisons, with links to their own pages."""
+def several(result: Any) -> str:
+    """Returns the page of several comparisons, a `comparisons.Comparisons`, with links to their own pages."""
     parts, notes = result.shown()
     *shown, checks = parts
     names, profiles = result.names, result.profiles()
