@@ -1,9 +1,9 @@
 """F9: gradients clipped by the norm of all, or tensor by tensor."""
 
-from sandbox.studies.arms import billion_words, wmt
-from sandbox.studies.f06_language import SMOKE
+from sandbox.studies.arms import billion_words, frozen, wmt
+from sandbox.studies.f06_language import MEDIUM, SMOKE
 from sandbox.studies.rates import TEXT_MILESTONES
-from sandbox.studies.study import Arm, Part, Study
+from sandbox.studies.study import Arm, Part, Search, Study
 
 
 def clipped(apollo: Arm, *norms: float) -> tuple[Arm, ...]:
@@ -11,6 +11,8 @@ def clipped(apollo: Arm, *norms: float) -> tuple[Arm, ...]:
     chosen = [apollo.but(name="global 1", clip=("global", 1.0))]
     return (*chosen, *(apollo.but(name=f"parameter {c:g}", clip=("parameter", c)) for c in norms))
 
+
+_APOLLO = billion_words(25)["apollo"]
 
 STUDY = Study(
     key="F9",
@@ -26,8 +28,9 @@ STUDY = Study(
         ],
         "cpu": [
             Part(
-                name="language", task="lstm-speeches", options={"evaluated": 40_000}, seeds=10, steps=2000,
-                arms=clipped(billion_words(25)["apollo"], 0.5), rate=TEXT_MILESTONES, evaluations=4,
+                name="language", task="lstm-speeches", options=MEDIUM, seeds=10, steps=400,
+                arms=(*clipped(_APOLLO, 0.5), frozen(_APOLLO)),
+                rate=TEXT_MILESTONES, evaluations=2, search=Search(steps=100),
             )
         ],
         "paper": [
