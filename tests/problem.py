@@ -39,7 +39,7 @@ def rate(lr: float, step: int) -> float:
 
 
 MIXED = [(4, 3), (7,), (), (2, 3, 2, 2), (0, 2), (5, 4), (3,), (6, 2)]
-STEPS = 24
+STEPS = 24  # of most trajectories, 30 at most
 
 
 class Torchs:
@@ -52,7 +52,7 @@ class Torchs:
         start = [torch.randn(s, generator=draw, dtype=torch.float64).to(dtype) for s in shapes]
         start[5] = start[5].t().contiguous().t() if len(start) > 5 else None
         self.params = [x.requires_grad_() for x in start if x is not None]
-        self.xi = [[0.3 * torch.randn(s, generator=draw, dtype=torch.float64).to(dtype) for s in shapes] for _ in range(STEPS)]
+        self.xi = [[0.3 * torch.randn(s, generator=draw, dtype=torch.float64).to(dtype) for s in shapes] for _ in range(30)]
 
     def loss(self, step, params):
         """Some tensors have no gradient in some steps."""

@@ -72,7 +72,7 @@ def test_a_traced_step(loss):
         (first, *rest), value = gradients(list(tensors[:-1]), tensors[-1])
         return [first, *rest, value]
 
-    graph = compiled._traced(flat, [*params, batch])
+    graph = compiled._trace(flat, [*params, batch])
     for found, expected in zip(graph(*params, batch), flat(*params, batch), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
         assert found.is_contiguous()  # as the state is that it meets in the update

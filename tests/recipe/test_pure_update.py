@@ -184,6 +184,8 @@ def test_trees_and_bad_input():
 REFUSED = [
     r"take moment=EMA\(beta=0\)",
     "allows no gradient block",
+    "no block may ask for a third",
+    "must come first in `gradient`",
     "takes eigenvalues of a basis",
     "not known in a basis other",
     "do not go together",
