@@ -116,7 +116,7 @@ def of_parameters(params: Any, recipe: Any, given: Mapping[str, str | Role] | No
             warnings.warn(
                 f"{name} is taken to be the output layer, {role.why}: give roles=sandbox.roles(model, batch), or say it, "
                 f'roles={{"{name}": "head"}}',
-                stacklevel=4,
+                stacklevel=3,
             )
     return {name: role.role for name, role in found.items()}
 
